@@ -1,0 +1,15 @@
+"""What a driver can refuse. Every message says what was got, what was wanted, and where."""
+
+from __future__ import annotations
+
+
+class DriverError(Exception):
+    """A driver cannot do what was asked of it."""
+
+
+class ShapeError(DriverError):
+    """Tensors whose shapes do not fit each other or the operation."""
+
+
+class DtypeError(DriverError):
+    """A storage type that the operation, or the driver, does not have."""
