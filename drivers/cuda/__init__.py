@@ -1,0 +1,1 @@
+"""CUDA kernels as package data, and their launch arithmetic. Nothing here needs a GPU or CuPy."""

@@ -1,0 +1,171 @@
+// Unpadded multi-head attention. Built with -D STORAGE=float or __half, QUERY_ROWS and WARPS, all
+// from drivers/cuda/launch.py. Storage is STORAGE, arithmetic float32, rounded once at the end.
+#include <cuda_fp16.h>
+
+#ifndef INFINITY  // NVRTC has no math.h
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+constexpr unsigned ALL_LANES = 0xffffffffu;
+constexpr int LANES = 32;
+constexpr int KEY_ROWS = LANES;  // a tile of keys: one a lane
+constexpr int ROWS_PER_WARP = QUERY_ROWS / WARPS;
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(__half x) { return __half2float(x); }
+__device__ inline void store(float* to, float x) { *to = x; }
+__device__ inline void store(__half* to, float x) { *to = __float2half_rn(x); }
+
+// The largest value of a warp, and the sum of a warp, in every lane.
+__device__ inline float warp_max(float x) {
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
+    return x;
+}
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+// Copies rows [first, first + rows) of one head into shared memory, `stride` floats a row: zeros
+// at and behind row `end`, and behind head_dim. All threads of the block take part.
+template <int WIDTH>
+__device__ inline void load_rows(float* to, int stride, const STORAGE* from, size_t row_stride,
+                                 int first, int rows, int end, int head_dim) {
+    for (int i = threadIdx.x; i < rows * WIDTH; i += WARPS * LANES) {
+        const int row = i / WIDTH, dim = i % WIDTH;
+        const bool exists = first + row < end && dim < head_dim;
+        to[row * stride + dim] = exists ? widen(from[(first + row) * row_stride + dim]) : 0.0f;
+    }
+}
+
+// out[t, n] = sum_j w[j] v[j, m],   w = softmax_j(q[t, n] . k[j, m] * scale + bias),
+// m = n * KV / N, over the keys j of t's own sequence that lie within the window,
+// i - window_left <= j <= i + window_right, i and j counted from the sequence's start. Online
+// softmax (Milakov and Gimelshein 2018): with each tile of keys, what was summed so far is rescaled
+// to the largest score so far.
+//
+//   out            (T, N * D)             STORAGE
+//   qkv            (T, (N + 2 KV) * D)    STORAGE, q before k before v
+//   cu_seqlens     (B + 1,)               int32, where each sequence starts among the T rows
+//   position_bias  (N, 2 P - 1)           float32, or null: entry j - i + P - 1 of head n is added
+//   P = positions, D = head_dim <= WIDTH; a negative window has no limit
+//
+//   grid    (ceil(S / QUERY_ROWS), N, B), S the longest sequence
+//   block   (32 * WARPS): a warp owns every WARPS-th query row, a lane one key of the tile and
+//           then every 32nd dimension of the context
+//   shared  float32 queries (QUERY_ROWS, WIDTH), keys (32, WIDTH + 1), values (32, WIDTH),
+//           weights (QUERY_ROWS, 32). The odd stride of the keys spreads a column over all banks.
+template <int WIDTH>
+__device__ inline void varlen_attention(STORAGE* out, const STORAGE* qkv, const int* cu_seqlens,
+                                        const float* position_bias, int positions, int num_heads,
+                                        int kv_heads, int head_dim, float scale, int window_left,
+                                        int window_right) {
+    extern __shared__ float shared_memory[];
+    constexpr int KEY_STRIDE = WIDTH + 1;
+    constexpr int DIMS_PER_LANE = WIDTH / LANES;
+    float* queries = shared_memory;
+    float* keys = queries + QUERY_ROWS * WIDTH;
+    float* values = keys + KEY_ROWS * KEY_STRIDE;
+    float* weights = values + KEY_ROWS * WIDTH;
+
+    const int head = blockIdx.y, sequence = blockIdx.z;
+    const int start = cu_seqlens[sequence];
+    const int length = cu_seqlens[sequence + 1] - start;
+    const int first_row = blockIdx.x * QUERY_ROWS;
+    if (first_row >= length) return;  // the whole block
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+
+    const size_t row_stride = (size_t)(num_heads + 2 * kv_heads) * head_dim;
+    const int kv_head = head * kv_heads / num_heads;
+    const STORAGE* q = qkv + start * row_stride + (size_t)head * head_dim;
+    const STORAGE* k = qkv + start * row_stride + (size_t)(num_heads + kv_head) * head_dim;
+    const STORAGE* v = k + (size_t)kv_heads * head_dim;
+
+    // The keys that any row of this block sees.
+    const int last_row = min(first_row + QUERY_ROWS, length) - 1;
+    const int first_key = window_left < 0 ? 0 : max(0, first_row - window_left);
+    const int end_key = window_right < 0 ? length : min(length, last_row + window_right + 1);
+
+    float peak[ROWS_PER_WARP], total[ROWS_PER_WARP], context[ROWS_PER_WARP][DIMS_PER_LANE];
+#pragma unroll
+    for (int r = 0; r < ROWS_PER_WARP; r++) {
+        peak[r] = -INFINITY;
+        total[r] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < DIMS_PER_LANE; c++) context[r][c] = 0.0f;
+    }
+
+    load_rows<WIDTH>(queries, WIDTH, q, row_stride, first_row, QUERY_ROWS, length, head_dim);
+    for (int tile = first_key; tile < end_key; tile += KEY_ROWS) {
+        load_rows<WIDTH>(keys, KEY_STRIDE, k, row_stride, tile, KEY_ROWS, end_key, head_dim);
+        load_rows<WIDTH>(values, WIDTH, v, row_stride, tile, KEY_ROWS, end_key, head_dim);
+        __syncthreads();  // the tile is complete
+#pragma unroll
+        for (int r = 0; r < ROWS_PER_WARP; r++) {
+            const int local_row = r * WARPS + warp;
+            const int row = first_row + local_row, key = tile + lane;
+            if (row >= length) continue;  // the whole warp
+
+            const bool visible = key < end_key && (window_left < 0 || key >= row - window_left) &&
+                                 (window_right < 0 || key <= row + window_right);
+            float score = -INFINITY;
+            if (visible) {
+                float product = 0.0f;
+                for (int d = 0; d < head_dim; d++)
+                    product += queries[local_row * WIDTH + d] * keys[lane * KEY_STRIDE + d];
+                score = product * scale;
+                if (position_bias)
+                    score += position_bias[(size_t)head * (2 * positions - 1) + key - row +
+                                           positions - 1];
+            }
+
+            const float highest = fmaxf(peak[r], warp_max(score));
+            const float shift = highest == -INFINITY ? 0.0f : highest;  // nothing seen yet
+            const float rescale = expf(peak[r] - shift);
+            const float weight = expf(score - shift);  // 0 where not visible
+            peak[r] = highest;
+            total[r] = total[r] * rescale + weight;  // of this lane's keys
+            weights[local_row * KEY_ROWS + lane] = weight;
+            __syncwarp();  // the row's weights are complete
+
+#pragma unroll
+            for (int c = 0; c < DIMS_PER_LANE; c++) {
+                float sum = context[r][c] * rescale;
+                for (int j = 0; j < KEY_ROWS; j++)
+                    sum += weights[local_row * KEY_ROWS + j] * values[j * WIDTH + c * LANES + lane];
+                context[r][c] = sum;
+            }
+        }
+        __syncthreads();  // every warp is done with the tile
+    }
+
+#pragma unroll
+    for (int r = 0; r < ROWS_PER_WARP; r++) {
+        const int row = first_row + r * WARPS + warp;
+        if (row >= length) continue;
+        const float sum = warp_sum(total[r]);
+        STORAGE* to = out + ((size_t)(start + row) * num_heads + head) * head_dim;
+#pragma unroll
+        for (int c = 0; c < DIMS_PER_LANE; c++) {
+            const int d = c * LANES + lane;
+            if (d < head_dim) store(to + d, sum == 0.0f ? 0.0f : context[r][c] / sum);
+        }
+    }
+}
+
+#define VARLEN_ATTENTION(WIDTH)                                                                  \
+    extern "C" __global__ void __launch_bounds__(WARPS * LANES) varlen_attention_##WIDTH(        \
+        STORAGE* out, const STORAGE* qkv, const int* cu_seqlens, const float* position_bias,     \
+        int positions, int num_heads, int kv_heads, int head_dim, float scale, int window_left,  \
+        int window_right) {                                                                      \
+        varlen_attention<WIDTH>(out, qkv, cu_seqlens, position_bias, positions, num_heads,       \
+                                kv_heads, head_dim, scale, window_left, window_right);           \
+    }
+VARLEN_ATTENTION(32)
+VARLEN_ATTENTION(64)
+VARLEN_ATTENTION(96)
+VARLEN_ATTENTION(128)

@@ -1,0 +1,118 @@
+"""A driver whose attention is the CUDA kernel, run on CPU fibers; the rest is NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from drivers import NumpyDriver, shapes
+from drivers.cuda import launch
+from tests.cuda_fibers.engine import FiberModule, compile_kernels
+
+SOURCE = (launch.KERNELS / "varlen_attention.cu").read_text(encoding="utf-8")
+KERNELS = tuple(f"varlen_attention_{width}" for width in launch.HEAD_WIDTHS)
+
+
+def attention_module(dtype, source=SOURCE, kernels=KERNELS) -> FiberModule:
+    return compile_kernels(source, kernels, launch.build_defines(np.dtype(dtype)))
+
+
+def limit(window):
+    """A window as the kernel takes it."""
+    return ctypes.c_int(-1 if window is None else window)
+
+
+def run_attention(
+    module,
+    order,
+    qkv,
+    cu_seqlens,
+    *,
+    max_seq,
+    num_heads,
+    kv_heads,
+    head_dim,
+    scale,
+    window_left=None,
+    window_right=None,
+    position_bias=None,
+):
+    """The kernel on host arrays, in buffers that it cannot leave: (T, (N + 2 KV) D) -> (T, N D)."""
+    plan = launch.varlen_attention(
+        batch=len(cu_seqlens) - 1, max_seq=max_seq, num_heads=num_heads, head_dim=head_dim
+    )
+    out = np.full((len(qkv), num_heads * head_dim), np.nan, qkv.dtype)
+    positions = 0 if position_bias is None else (position_bias.shape[1] + 1) // 2
+    out, qkv, cu_seqlens, position_bias = (
+        None if x is None else module.buffer(x) for x in (out, qkv, cu_seqlens, position_bias)
+    )
+    sizes = [ctypes.c_int(n) for n in (positions, num_heads, kv_heads, head_dim)]
+    windows = [limit(window_left), limit(window_right)]
+    arguments = [out, qkv, cu_seqlens, position_bias, *sizes, ctypes.c_float(scale), *windows]
+    module.run(plan, arguments, order)
+    return out
+
+
+class FiberDriver(NumpyDriver):
+    """NumPy but for attention. Counts the kernel's launches in `kernel_launches_total`."""
+
+    def __init__(self, order) -> None:
+        super().__init__()
+        self.order = order
+        self.kernel_launches_total = 0
+
+    def attention(
+        self,
+        qkv,
+        batch,
+        *,
+        num_heads,
+        kv_heads=None,
+        head_dim=None,
+        scale=None,
+        rope=None,
+        qk_norm=None,
+        window_left=None,
+        window_right=None,
+        causal=False,
+        position_bias=None,
+    ):
+        shapes.flat_batch("attention", qkv.shape, batch)
+        shapes.reach("attention", window_left, window_right)
+        kv_heads, head_dim = shapes.qkv("attention", qkv.shape, num_heads, kv_heads, head_dim)
+        if rope is not None or qk_norm is not None:
+            qkv = self._turned(qkv, batch, num_heads, kv_heads, head_dim, rope, qk_norm)
+        self.kernel_launches_total += 1
+        return run_attention(
+            attention_module(qkv.dtype),
+            self.order,
+            qkv,
+            batch.cu_seqlens,
+            max_seq=batch.max_seq,
+            num_heads=num_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5 if scale is None else scale,
+            window_left=window_left,
+            window_right=0 if causal else window_right,
+            position_bias=position_bias,
+        )
+
+    def _turned(self, qkv, batch, num_heads, kv_heads, head_dim, rope, qk_norm):
+        """qkv with q and k normed and rotated in NumPy: (T, (N + 2 KV) D)."""
+        sizes = {"num_heads": num_heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        lengths = batch.seq_lengths
+        q, k, v = self.fused_pad_qkv_split(
+            qkv, seq_lengths=lengths, max_seq=batch.max_seq, **sizes
+        )  # (B * N, S, D), (B * KV, S, D)
+        if qk_norm is not None:
+            q = self.rms_norm(q, qk_norm.q_weight, eps=qk_norm.eps)
+            k = self.rms_norm(k, qk_norm.k_weight, eps=qk_norm.eps)
+        if rope is not None:
+            q, k = (self.apply_rope(x, rope.cos, rope.sin) for x in (q, k))
+        flat = [
+            self.fused_reshape_unpad(x, seq_lengths=lengths, num_heads=heads)
+            for x, heads in ((q, num_heads), (k, kv_heads), (v, kv_heads))
+        ]  # (T, N D), (T, KV D), (T, KV D)
+        return np.concatenate(flat, axis=1)

@@ -1,0 +1,96 @@
+"""Compiles the source of CUDA kernels with g++ and runs them on CPU fibers (include/fibers.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drivers.cuda.launch import Launch
+
+INCLUDE = Path(__file__).parent / "include"
+FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing"]
+SHARED = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
+
+ORDERS = ("ascending", "descending", "shuffled", "warp_greedy", "warp_greedy_reversed")
+"""In which the threads of a block run, by number; what each means: include/fibers.h."""
+
+
+class FiberError(Exception):
+    """A launch that went wrong: where, and how."""
+
+
+class FiberModule:
+    """Kernels of one source, compiled for the CPU. The names are those of `extern "C"`."""
+
+    def __init__(self, library: Path) -> None:
+        self._library = ctypes.PyDLL(str(library))  # holds the GIL: one launch at a time
+        self._library.fiber_buffer.restype = ctypes.c_void_p
+        self._library.fiber_buffer.argtypes = [ctypes.c_size_t]
+        self._library.fiber_release.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    def buffer(self, array: np.ndarray) -> np.ndarray:
+        """A copy of the array that ends where no memory may be touched."""
+        start = self._library.fiber_buffer(array.nbytes)
+        memory = (ctypes.c_char * array.nbytes).from_address(start)
+        weakref.finalize(memory, self._library.fiber_release, start, array.nbytes)
+        copy = np.frombuffer(memory, array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    def run(self, launch: Launch, arguments: Sequence[Any], order: str) -> None:
+        """One launch. An argument is an array of `buffer`, None, or a ctypes value.
+
+        Raises FiberError where a thread leaves the memory of the launch or threads wait for ever.
+        """
+        values = [
+            ctypes.c_void_p(None if x is None else x.ctypes.data)
+            if x is None or isinstance(x, np.ndarray)
+            else x
+            for x in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        entry = self._library[f"launch_{launch.kernel}"]
+        entry.restype = ctypes.c_char_p
+        message = entry(
+            (ctypes.c_uint * 3)(*launch.grid),
+            (ctypes.c_uint * 3)(*launch.block),
+            ctypes.c_size_t(launch.shared_bytes),
+            ctypes.c_int(ORDERS.index(order)),
+            pointers,
+            ctypes.c_size_t(len(values)),
+        )
+        if message is not None:
+            raise FiberError(f"{launch.kernel}, {order}: {message.decode()}")
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where this process keeps what it compiled; gone when it ends."""
+    return tempfile.TemporaryDirectory(prefix="cuda_fibers_")
+
+
+@functools.cache
+def compile_kernels(source: str, kernels: tuple[str, ...], defines: tuple[str, ...]) -> FiberModule:
+    """The kernels of a CUDA source, compiled once for each source and set of NAME=VALUE."""
+    on_fibers, found = SHARED.subn(r"\1* \2 = (\1*)fibers::machine.shared;", source)
+    if "__shared__" in on_fibers:
+        raise ValueError(f"wanted `extern __shared__ TYPE NAME[];` alone, found {found} of them")
+    text = "\n".join(
+        ["#include <fibers.h>", on_fibers, *(f"FIBER_LAUNCH({name})" for name in kernels), ""]
+    )
+    stem = hashlib.sha256(repr((text, defines)).encode()).hexdigest()[:16]
+    program, library = (Path(_folder().name) / f"{stem}{end}" for end in (".cpp", ".so"))
+    program.write_text(text, encoding="utf-8")
+    command = ["g++", *FLAGS, f"-I{INCLUDE}", *(f"-D{d}" for d in defines)]
+    subprocess.run([*command, str(program), "-o", str(library)], check=True)
+    return FiberModule(library)
