@@ -1,0 +1,50 @@
+"""arch: model families. Knows no device and no Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import DTypeLike
+
+from arch.checkpoint import Checkpoint, read_checkpoint
+from arch.classic_bert import ClassicBert
+from arch.encoder import ModelArch
+from arch.errors import CheckpointError, naming_unreadable
+from drivers.protocol import Driver
+
+__all__ = ["ARCHS", "Checkpoint", "CheckpointError", "ModelArch", "load", "read_checkpoint"]
+
+
+class Family(Protocol):
+    """What the registry holds: a class that loads a checkpoint for a driver."""
+
+    def load(
+        self, checkpoint: Checkpoint, driver: Driver[Any], dtype: DTypeLike, dim: int | None
+    ) -> ModelArch: ...
+
+
+ARCHS: Mapping[str, Family] = {"bert": ClassicBert}
+
+
+def load(
+    folder: Path,
+    driver: Driver[Any],
+    dtype: DTypeLike,
+    *,
+    pooling: str | None = None,
+    normalize: bool | None = None,
+    dim: int | None = None,
+) -> ModelArch:
+    """Load a model folder for a driver, as the folder says; the keywords overrule it where given.
+
+    dtype: storage of weights and activations. pooling: a mode's name in sentence-transformers'
+    spelling. normalize: whether vectors get norm 1. dim: the width to cut them to.
+    Raises CheckpointError where the folder is damaged, or holds what no family here does exactly.
+    """
+    with naming_unreadable(folder):
+        checkpoint = read_checkpoint(folder).overridden(pooling=pooling, normalize=normalize)
+        if checkpoint.model_type not in ARCHS:
+            raise checkpoint.config.error("model_type", "one of " + ", ".join(sorted(ARCHS)))
+        return ARCHS[checkpoint.model_type].load(checkpoint, driver, dtype, dim)

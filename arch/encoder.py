@@ -1,0 +1,129 @@
+"""What every family shares: a batch in, pooled vectors out, and the reading of packed weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from arch.checkpoint import Checkpoint
+from arch.errors import CheckpointError
+from arch.pooling import Head
+from arch.weights import WeightReader, WeightSpec, require_float16_range
+from drivers.protocol import Driver
+from drivers.types import BatchInputs, Encoding, T
+
+
+class ModelArch(Protocol):
+    """A loaded model: its weights on one kind of device, its pooling and what follows it."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the model's folder says of itself, with the caller's overrides."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """D, the width of the vectors."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest sequence that the weights can serve, special tokens included."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the token table; ids lie below it."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The storage type of weights and activations."""
+        ...
+
+    def forward(self, driver: Driver[Any], encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """One batch: B encodings -> (B, D) float32, row i for encoding i.
+
+        `driver` is the one that packed the weights or a clone of it. Raises ShapeError for an
+        empty or over-long sequence.
+        """
+        ...
+
+
+class EncoderModel(ABC, Generic[T]):
+    """Base of the families: pools what `encode` gives, then applies the head."""
+
+    def __init__(self, checkpoint: Checkpoint, head: Head, dtype: np.dtype[Any]) -> None:
+        self.checkpoint = checkpoint
+        self.head = head
+        self.dtype = dtype
+
+    @property
+    def dim(self) -> int:
+        return self.head.dim or self.head.width
+
+    @property
+    @abstractmethod
+    def max_tokens(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int: ...
+
+    @abstractmethod
+    def encode(self, driver: Driver[T], batch: BatchInputs[T]) -> T:
+        """The last hidden states of an unpadded batch: (T, E)."""
+
+    def forward(self, driver: Driver[T], encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        batch = driver.prepare_batch_unpadded(encodings)
+        x = self.encode(driver, batch)  # (T, E)
+        return self.head(driver.pool(x, batch, self.checkpoint.pool_modes))  # (B, D)
+
+
+def packer(
+    reader: WeightReader,
+    driver: Driver[T],
+    dtype: DTypeLike,
+    sizes: Mapping[str, int],
+    checkpoint: Checkpoint,
+) -> Callable[..., dict[str, T]]:
+    """A function (specs, layer=None) -> packed weights by field.
+
+    Raises CheckpointError where float16 storage is asked for and a weight is beyond its range.
+    """
+
+    def read(specs: Sequence[WeightSpec], layer: int | None = None) -> dict[str, T]:
+        packed = {}
+        values = reader.read(specs, sizes, layer)
+        for spec in specs:
+            if np.dtype(dtype) == np.float16:
+                require_float16_range(checkpoint.folder, spec.field, values[spec.field])
+            packed[spec.field] = driver.pack(values[spec.field], spec.role, dtype)
+        return packed
+
+    return read
+
+
+def require_config(checkpoint: Checkpoint, only: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a config.json that sets a key to what the family does not do.
+
+    only: the values each key may have; an absent or null key is fine.
+    """
+    for key, allowed in only.items():
+        value = checkpoint.config.data.get(key)
+        if value is not None and value not in allowed:
+            raise checkpoint.config.error(key, "one of " + ", ".join(map(repr, allowed)))
+
+
+def require_heads(checkpoint: Checkpoint, hidden_size: int, num_heads: int) -> None:
+    """Refuse heads that do not divide the hidden size."""
+    if hidden_size % num_heads:
+        raise CheckpointError(
+            checkpoint.config.path,
+            f"'num_attention_heads' is {num_heads}, which does not divide the hidden size "
+            f"{hidden_size}",
+        )

@@ -1,0 +1,251 @@
+"""Weights from safetensors: mapped, never unpickled, and strict both ways.
+
+A family lists its weights as a table of `WeightSpec`. `WeightReader` finds the prefix under which
+the tensors were saved, checks every shape, and refuses a tensor that is neither listed nor ignored.
+Format: https://huggingface.co/docs/safetensors (8-byte little-endian header size, JSON, data).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from arch.errors import CheckpointError
+from arch.json_file import JsonFile
+from drivers.types import WeightRole
+
+STORED: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+FLOAT16_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """One field of a family's weights.
+
+    names: checkpoint names, without prefix; several are stacked along the first axis (a fused
+    projection). shape: letters whose sizes the family gives, of each stored tensor.
+    """
+
+    field: str
+    names: tuple[str, ...]
+    shape: str
+    role: WeightRole
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies: its file, stored dtype name, shape, and the mapped file's bytes."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+
+
+def open_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file, mapped. Raises CheckpointError where it is damaged."""
+    try:
+        with safe_open(path, framework="numpy") as checked:  # the library checks the header
+            names = list(checked.keys())
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(path, f"is not a readable safetensors file: {error}") from error
+    mapped = np.memmap(path, dtype=np.uint8, mode="r")
+    header_bytes = int(mapped[:8].view("<u8")[0])
+    header = json.loads(mapped[8 : 8 + header_bytes].tobytes())
+    data = mapped[8 + header_bytes :]
+    tensors = {}
+    for name in names:
+        begin, end = header[name]["data_offsets"]
+        tensors[name] = StoredTensor(
+            path, header[name]["dtype"], tuple(header[name]["shape"]), data[begin:end]
+        )
+    return tensors
+
+
+def open_weights(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a model folder: model.safetensors, or the shards of its index.
+
+    Raises CheckpointError for a damaged or missing file, a tensor that the index and its shard do
+    not agree on, and a folder that holds only pickles.
+    """
+    single = folder / "model.safetensors"
+    if single.exists():
+        return open_safetensors(single)
+    index_path = folder / "model.safetensors.index.json"
+    if index_path.exists():
+        return _open_shards(index_path)
+    pickles = sorted(p.name for pattern in PICKLES for p in folder.glob(pattern))
+    if pickles:
+        raise CheckpointError(
+            folder,
+            f"holds only pickled weights ({', '.join(pickles)}), which are never opened; "
+            "wanted model.safetensors",
+        )
+    raise CheckpointError(folder, "has no model.safetensors and no model.safetensors.index.json")
+
+
+def _open_shards(index_path: Path) -> dict[str, StoredTensor]:
+    weight_map = JsonFile.read(index_path).data.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(index_path, "has no 'weight_map' of tensor names to files")
+    tensors: dict[str, StoredTensor] = {}
+    for file_name in sorted(set(map(str, weight_map.values()))):
+        path = index_path.parent / file_name
+        if path.parent != index_path.parent:
+            raise CheckpointError(index_path, f"names the shard '{file_name}' outside its folder")
+        if not path.exists():
+            raise CheckpointError(path, f"is missing; {index_path.name} names it")
+        for name, tensor in open_safetensors(path).items():
+            if weight_map.get(name) != file_name:
+                raise CheckpointError(
+                    path, f"holds '{name}', which {index_path.name} does not place there"
+                )
+            tensors[name] = tensor
+    for name, file_name in weight_map.items():
+        if name not in tensors:
+            raise CheckpointError(
+                index_path.parent / file_name,
+                f"lacks '{name}', which {index_path.name} places there",
+            )
+    return tensors
+
+
+def to_host(name: str, tensor: StoredTensor) -> NDArray[Any]:
+    """The tensor's values: a mapped view of float32 or float16, or bfloat16 widened to float32.
+
+    A tensor that the file does not align to its dtype is copied. Widening is exact (a bfloat16 is
+    the upper half of a float32). Raises CheckpointError for any other stored dtype and for values
+    that are not finite.
+    """
+    if tensor.dtype not in STORED:
+        have = ", ".join(STORED)
+        raise CheckpointError(
+            tensor.path, f"'{name}' is stored as {tensor.dtype}, wanted one of {have}"
+        )
+    values: NDArray[Any] = tensor.data.view(STORED[tensor.dtype]).reshape(tensor.shape)
+    if not values.flags.aligned:  # BLAS would copy it at every call
+        values = values.copy()
+    if tensor.dtype == "BF16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        raise CheckpointError(tensor.path, f"'{name}' holds values that are not finite")
+    return values
+
+
+class WeightReader:
+    """Reads a family's fields from the tensors of a folder and keeps count of what was used."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tensors: Mapping[str, StoredTensor],
+        *,
+        anchor: str,
+        renames: Mapping[str, str] | None = None,
+    ) -> None:
+        """anchor: a name that every checkpoint of the family has; what stands before it is the
+        prefix of all (none, `bert.`, `model.`, `0.auto_model.`, …). renames: old endings of names
+        to new ones.
+        """
+        self._folder = folder
+        stored_as: dict[str, str] = {}
+        for stored, tensor in tensors.items():
+            name = _renamed(stored, renames or {})
+            if name in stored_as:
+                raise CheckpointError(
+                    tensor.path,
+                    f"holds one tensor twice, as '{stored_as[name]}' and as '{stored}'",
+                )
+            stored_as[name] = stored
+        self._tensors = {name: tensors[stored] for name, stored in stored_as.items()}
+        self._anchor = anchor
+        self._used: set[str] = set()
+        self._prefix = self._find_prefix()
+
+    def read(
+        self, specs: Iterable[WeightSpec], sizes: Mapping[str, int], layer: int | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Host arrays by field. `{layer}` in a name stands for the layer's number.
+
+        Raises CheckpointError for a missing tensor, a wrong shape or a stored dtype not known.
+        """
+        fields = {}
+        for spec in specs:
+            want = tuple(sizes[letter] for letter in spec.shape)
+            parts = [self._read_one(name.format(layer=layer), want) for name in spec.names]
+            fields[spec.field] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return fields
+
+    def finish(self, ignored: Sequence[str]) -> None:
+        """Refuse what is left over. ignored: name patterns, with or without the prefix."""
+        for name, tensor in self._tensors.items():
+            bare = name.removeprefix(self._prefix)
+            if name in self._used or any(
+                fnmatchcase(name, pattern) or fnmatchcase(bare, pattern) for pattern in ignored
+            ):
+                continue
+            raise CheckpointError(
+                tensor.path,
+                f"holds '{name}' {tensor.shape}, which this family has no place for",
+            )
+
+    def _find_prefix(self) -> str:
+        prefixes = sorted(
+            name.removesuffix(self._anchor)
+            for name in self._tensors
+            if name == self._anchor or name.endswith("." + self._anchor)
+        )
+        if len(prefixes) == 1:
+            return prefixes[0]
+        if prefixes:
+            raise CheckpointError(
+                self._folder, f"holds '{self._anchor}' under several prefixes: {prefixes}"
+            )
+        some = ", ".join(sorted(self._tensors)[:3]) or "none at all"
+        raise CheckpointError(
+            self._folder,
+            f"has no tensor '{self._anchor}', with any prefix; it has {some}",
+        )
+
+    def _read_one(self, bare: str, want: tuple[int, ...]) -> NDArray[Any]:
+        name = self._prefix + bare
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(
+                self._folder, f"has no tensor '{name}', wanted one of shape {want}"
+            )
+        if tensor.shape != want:
+            raise CheckpointError(
+                tensor.path, f"'{name}' has shape {tensor.shape}, the config wants {want}"
+            )
+        self._used.add(name)
+        return to_host(name, tensor)
+
+
+def require_float16_range(path: Path, field: str, values: NDArray[Any]) -> None:
+    """Refuse weights that float16 cannot hold, rather than make infinities of them."""
+    largest = float(np.abs(values).max()) if values.size else 0.0
+    if largest > FLOAT16_MAX:
+        raise CheckpointError(
+            path, f"'{field}' reaches {largest:.3g}, beyond float16 ({FLOAT16_MAX:g}); use float32"
+        )
+
+
+def _renamed(name: str, renames: Mapping[str, str]) -> str:
+    for old, new in renames.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
