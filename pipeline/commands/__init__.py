@@ -1,0 +1,1 @@
+"""The commands of `rayvec`: each module adds its parsers and holds what they call."""
