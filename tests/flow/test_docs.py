@@ -1,0 +1,127 @@
+"""What the documents say can be done: command lines parse, targets and links are there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.config import schema_markdown
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = {
+    path.relative_to(ROOT).as_posix(): path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n(.*?)^\1\2", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
+
+
+def prose_of(name):
+    return FENCED.sub("", DOCUMENTS[name].read_text(encoding="utf-8"))
+
+
+def command_lines(program):
+    """(document, words) of each fenced command that begins with `program`."""
+    found = []
+    for name, path in DOCUMENTS.items():
+        for block in FENCED.finditer(path.read_text(encoding="utf-8")):
+            for line in block[3].replace("\\\n", " ").splitlines():
+                for words in commands_of(line.strip().removeprefix("$ "), program):
+                    found.append(pytest.param(words, id=f"{name}: {shlex.join(words)}"))
+    return found
+
+
+def commands_of(line, program):
+    """The words of each command of a shell line, where the line begins with `program`."""
+    if not line.startswith(f"{program} "):
+        return []
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    commands, words = [], iter(lexer)
+    current = []
+    for word in words:
+        if word in ("<", ">", ">>"):
+            next(words)
+        elif word in SHELL:
+            commands.append(current)
+            current = []
+        else:
+            current.append(word)
+    return [words for words in (*commands, current) if words[:1] == [program]]
+
+
+def make_targets():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([A-Za-z][\w-]*):(?!=)", text, re.MULTILINE))
+
+
+def anchor_of(heading):
+    """The anchor that a heading has on a page."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_words_of_a_shell_line():
+    line = "rayvec embed --model 'a b' < in.txt > out.npy && rayvec files out | head  # shown"
+    assert commands_of(line, "rayvec") == [
+        ["rayvec", "embed", "--model", "a b"],
+        ["rayvec", "files", "out"],
+    ]
+    assert commands_of("rayvecs run", "rayvec") == []
+
+
+def test_the_readme_shows_commands_to_run_and_to_test():
+    assert len(command_lines("rayvec")) >= 2
+    assert {words.values[0][1] for words in command_lines("make")} >= {"quickstart", "test"}
+
+
+@pytest.mark.parametrize("words", command_lines("rayvec"))
+def test_commands_parse(words):
+    assert callable(cli._parser().parse_args(words[1:]).command)
+
+
+@pytest.mark.parametrize("words", command_lines("rayvec"))
+def test_configs_that_commands_name_are_there(words):
+    named = [word for word in words if re.fullmatch(r"configs/.+\.ya?ml", word)]
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("words", command_lines("make"))
+def test_targets_are_in_the_makefile(words):
+    wanted = [word for word in words[1:] if "=" not in word and not word.startswith("-")]
+    assert wanted
+    assert set(wanted) <= make_targets()
+
+
+def test_every_target_that_help_shows_is_there():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    shown = set(re.findall(r'@echo "make ([\w-]+)', text))
+    assert shown
+    assert shown <= make_targets()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name):
+    broken = []
+    for target in LINK.findall(prose_of(name)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = DOCUMENTS[name].parent / file if file else DOCUMENTS[name]
+        there = path.exists()
+        if there and anchor and path.suffix == ".md":
+            headings = HEADING.findall(FENCED.sub("", path.read_text(encoding="utf-8")))
+            there = anchor in map(anchor_of, headings)
+        if not there:
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_configuration_page_is_the_schema():
+    page = (ROOT / "docs" / "CONFIG.md").read_text(encoding="utf-8")
+    assert page == "# Configuration\n\n" + schema_markdown()
