@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from os.path import expanduser as expanded
 from typing import Any
 
 from drivers import Driver, open_driver
@@ -73,6 +75,7 @@ def prepare(config: RunConfig) -> PreparedRun:
     Raises UsageError, arch.CheckpointError or drivers.DriverError for what the user can mend,
     RayvecError for a damaged index.
     """
+    config = located(config)
     model = inspect_model(config)
     mark = fingerprint(
         config,
@@ -115,6 +118,16 @@ def prepare(config: RunConfig) -> PreparedRun:
         dropped_shards=len(before) - len(kept),
         ids=ids,
     )
+
+
+def located(config: RunConfig) -> RunConfig:
+    """The config with its local places as absolute paths: a worker has a folder of its own."""
+    sink, model = config.sink.uri, config.model.path
+    if "://" not in sink:
+        config = replace(config, sink=replace(config.sink, uri=os.path.abspath(expanded(sink))))
+    if os.path.isdir(expanded(model)):
+        config = replace(config, model=replace(config.model, path=os.path.abspath(expanded(model))))
+    return config
 
 
 def execute(run: PreparedRun) -> Iterator[Payload]:
