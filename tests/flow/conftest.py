@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from config_file import load, refuse, write  # noqa: F401
 from shard_builder import LETTER, commit, make_table, write_shard
 
 from pipeline.store import Store
