@@ -19,10 +19,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.config import RunConfig
+from pipeline.config import CHUNK_COLUMNS, RunConfig
 from pipeline.embedder import Embedder
 from pipeline.errors import RayvecError
-from pipeline.sink import DeadLetter, ShardStats, hash_content, part_schema, write_part
+from pipeline.sink import (
+    CHUNK_FIELDS,
+    DeadLetter,
+    ShardStats,
+    hash_content,
+    part_schema,
+    write_part,
+)
 from pipeline.source import Duplicate, Shard, ShardRows, apply_duplicates, read_shard
 from pipeline.source.types import RowReport, digest
 from pipeline.store import Store, StoreError
@@ -30,8 +37,6 @@ from pipeline.store import Store, StoreError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0  # doubled at each further attempt
-
-CHUNK_COLUMNS = ("chunk_index", "chunk_start", "chunk_end")
 
 
 @dataclass(frozen=True)
@@ -207,9 +212,9 @@ class ShardEmbedder:
         place = table.schema.get_field_index("text")
         table = table.drop_columns(["text"]).take(pa.array(rows, pa.int64()))
         table = table.add_column(place, "text", pa.array(chunks, pa.string()))
-        kinds = (pa.int32(), pa.int64(), pa.int64())
-        for place, (name, kind) in enumerate(zip(CHUNK_COLUMNS, kinds)):
-            table = table.append_column(name, pa.array([span[place] for span in spans], kind))
+        for place, column in enumerate(CHUNK_FIELDS):
+            values = pa.array([span[place] for span in spans], column.type)
+            table = table.append_column(column, values)
         return table, chunks
 
     def _part_table(
@@ -254,11 +259,15 @@ class ShardWriter:
             return replace(payload, table=b"")
         return _timed("write", payload, lambda: self._write(payload), self.config)
 
-    def _write(self, payload: Payload) -> Payload:
+    @cached_property
+    def store(self) -> Store:
+        """Where the index is; opened at the first shard."""
         storage = self.config.storage
-        store = Store.open(self.config.sink.uri, endpoint=storage.endpoint, region=storage.region)
+        return Store.open(self.config.sink.uri, endpoint=storage.endpoint, region=storage.region)
+
+    def _write(self, payload: Payload) -> Payload:
         receipt = write_part(
-            store,
+            self.store,
             payload.work_key,
             self.epoch,
             self.fingerprint,

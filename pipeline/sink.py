@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.config import CHUNK_COLUMNS
 from pipeline.errors import UsageError
 from pipeline.records import IndexCorruptError, Record, pretty
 from pipeline.store import Store
@@ -27,11 +28,7 @@ from pipeline.store import Store
 RECEIPT_FORMAT = 1
 CONTENT_HASH_TYPE = pa.binary(16)
 VECTOR_TYPES: Mapping[str, pa.DataType] = {"float32": pa.float32(), "float16": pa.float16()}
-_CHUNK_FIELDS = (
-    pa.field("chunk_index", pa.int32()),
-    pa.field("chunk_start", pa.int64()),
-    pa.field("chunk_end", pa.int64()),
-)
+CHUNK_FIELDS = tuple(map(pa.field, CHUNK_COLUMNS, (pa.int32(), pa.int64(), pa.int64())))
 _ROW_GROUP_BYTES = 16 << 20
 _READ_THREADS = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -161,7 +158,7 @@ def part_schema(
         raise UsageError(f"sink: dim should be at least 1, got {dim}")
     fields = [
         pa.field("id", id_type),
-        *(_CHUNK_FIELDS if chunked else ()),
+        *(CHUNK_FIELDS if chunked else ()),
         *keep,
         pa.field("vector", pa.list_(VECTOR_TYPES[vector_type], dim)),
         pa.field("n_tokens", pa.int32()),
