@@ -28,9 +28,15 @@ def batch_inputs(
     """
     shapes.encodings(op, encodings, max_seq)
     for row, encoding in enumerate(encodings):
-        for name, ids in (("input ids", encoding.input_ids), ("type ids", encoding.type_ids)):
+        for name, ids in (
+            ("input", encoding.input_ids),
+            ("type", encoding.type_ids),
+            ("position", encoding.position_ids),
+        ):
             if ids is not None and ids.dtype != np.int32:
-                raise DtypeError(f"{op}: row {row} has {name} of dtype {ids.dtype}, wanted int32")
+                raise DtypeError(
+                    f"{op}: row {row} has {name} ids of dtype {ids.dtype}, wanted int32"
+                )
     lengths = lengths_of(encodings)
     position = np.arange(max_seq, dtype=np.int32)  # (S,)
     real = position < np.asarray(lengths)[:, None]  # (B, S)
@@ -46,10 +52,13 @@ def batch_inputs(
     type_ids = [
         np.zeros(len(e), dtype=np.int32) if e.type_ids is None else e.type_ids for e in encodings
     ]
+    position_ids = [
+        position[: len(e)] if e.position_ids is None else e.position_ids for e in encodings
+    ]
     return BatchInputs(
         input_ids=layout(np.concatenate([e.input_ids for e in encodings])),
         token_type_ids=layout(np.concatenate(type_ids)),
-        position_ids=layout(np.broadcast_to(position, real.shape)[real]),
+        position_ids=layout(np.concatenate(position_ids)),
         cu_seqlens=upload(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)),
         int_mask=upload(real.astype(np.int32)),
         attn_mask=upload(np.where(real, 0.0, MASK_VALUE).astype(np.float32)),

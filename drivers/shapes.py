@@ -198,17 +198,18 @@ def lengths_within(op: str, seq_lengths: Sequence[int], max_seq: int) -> None:
 
 
 def encodings(op: str, batch: Sequence[Encoding], max_seq: int) -> None:
-    """Refuse an empty batch, an empty or over-long sequence, and type ids of another length."""
+    """Refuse an empty batch, an empty or over-long sequence, and other ids of another length."""
     if not batch:
         raise ShapeError(f"{op}: no encodings")
     for row, encoding in enumerate(batch):
         length = len(encoding)
         if not 1 <= length <= max_seq:
             raise ShapeError(f"{op}: row {row} has {length} tokens, wanted 1 to {max_seq}")
-        if encoding.type_ids is not None and len(encoding.type_ids) != length:
-            raise ShapeError(
-                f"{op}: row {row} has {length} input ids but {len(encoding.type_ids)} type ids"
-            )
+        for name, ids in (("type", encoding.type_ids), ("position", encoding.position_ids)):
+            if ids is not None and len(ids) != length:
+                raise ShapeError(
+                    f"{op}: row {row} has {length} input ids but {len(ids)} {name} ids"
+                )
         if not 0 <= encoding.pool_skip < length:
             raise ShapeError(
                 f"{op}: row {row} leaves {encoding.pool_skip} of {length} tokens out of the pool"

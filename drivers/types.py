@@ -60,12 +60,13 @@ class Encoding:
 
     input_ids: (S,) int32. type_ids: (S,) int32, or None where every token has type 0.
     pool_skip: leading tokens that take part in attention but not in pooling (a prompt
-    left out of the vector).
+    left out of the vector). position_ids: (S,) int32, or None where they count from 0.
     """
 
     input_ids: NDArray[np.int32]
     type_ids: NDArray[np.int32] | None = None
     pool_skip: int = 0
+    position_ids: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -81,7 +82,7 @@ class BatchInputs(Generic[T]):
 
     input_ids: T  # (T,) or (B * S,) int32
     token_type_ids: T  # same shape, int32
-    position_ids: T  # same shape, int32, each sequence counting from 0
+    position_ids: T  # same shape, int32, each sequence counting from 0 unless it says otherwise
     cu_seqlens: T  # (B + 1,) int32, where each sequence starts among the T tokens
     int_mask: T  # (B, S) int32, 1 for a real token
     attn_mask: T  # (B, S) float32, 0 for a real token, MASK_VALUE for padding
