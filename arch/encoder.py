@@ -119,11 +119,12 @@ def require_config(checkpoint: Checkpoint, only: Mapping[str, Sequence[Any]]) ->
             raise checkpoint.config.error(key, "one of " + ", ".join(map(repr, allowed)))
 
 
-def require_heads(checkpoint: Checkpoint, hidden_size: int, num_heads: int) -> None:
-    """Refuse heads that do not divide the hidden size."""
+def require_heads(
+    checkpoint: Checkpoint, hidden_size: int, num_heads: int, key: str = "num_attention_heads"
+) -> None:
+    """Refuse heads that do not divide the hidden size. key: what the config calls their number."""
     if hidden_size % num_heads:
         raise CheckpointError(
             checkpoint.config.path,
-            f"'num_attention_heads' is {num_heads}, which does not divide the hidden size "
-            f"{hidden_size}",
+            f"'{key}' is {num_heads}, which does not divide the hidden size {hidden_size}",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +18,11 @@ _MISSING: Any = object()
 class JsonFile:
     """The object of one JSON file. Raises CheckpointError where the file or a value is wrong."""
 
-    def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, data: Mapping[str, Any], within: str = "") -> None:
+        """within: the keys that lead to the object where it is not the whole file, dotted."""
         self.path = path
         self.data = data
+        self._within = within
 
     @classmethod
     def read(cls, path: Path) -> JsonFile:
@@ -38,7 +40,7 @@ class JsonFile:
     def error(self, key: str, wanted: str) -> CheckpointError:
         """The error to raise for the value of `key`."""
         got = repr(self.data[key]) if key in self.data else "nothing"
-        return CheckpointError(self.path, f"'{key}' is {got}, wanted {wanted}")
+        return CheckpointError(self.path, f"'{self._within}{key}' is {got}, wanted {wanted}")
 
     def integer(self, key: str, *, minimum: int = 1, default: int | None = _MISSING) -> Any:
         """An integer >= minimum. `default` serves an absent or null key; without it both fail."""
@@ -78,6 +80,24 @@ class JsonFile:
             raise self.error(key, wanted)
         return choices[value]
 
+    def names(self, key: str, count: int, allowed: Sequence[str]) -> tuple[str, ...]:
+        """A list of `count` names, each among `allowed`."""
+        value = self.data.get(key)
+        if not isinstance(value, list) or not all(name in allowed for name in value):
+            raise self.error(key, f"a list of names among {', '.join(allowed)}")
+        if len(value) != count:
+            raise self.error(key, f"{count} names, not {len(value)}")
+        return tuple(value)
+
+    def object(self, key: str) -> JsonFile | None:
+        """An object within this one; None where the key is absent or null."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, "an object")
+        return JsonFile(self.path, value, f"{self._within}{key}.")
+
     def known_keys(self, known: Iterable[str]) -> None:
         """Refuse a key that is not in `known`."""
         allowed = sorted(known)
@@ -85,7 +105,7 @@ class JsonFile:
             if key not in allowed:
                 near = difflib.get_close_matches(key, allowed, n=1)
                 hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(allowed)}"
-                raise CheckpointError(self.path, f"unknown key '{key}'{hint}")
+                raise CheckpointError(self.path, f"unknown key '{self._within}{key}'{hint}")
 
     def _value(self, key: str, default: Any, wanted: str) -> Any:
         value = self.data.get(key)

@@ -36,13 +36,36 @@ class WeightSpec:
     """One field of a family's weights.
 
     names: checkpoint names, without prefix; several are stacked along the first axis (a fused
-    projection). shape: letters whose sizes the family gives, of each stored tensor.
+    projection). shape: letters whose sizes the family gives, of each stored tensor, or one such
+    shape for each name.
     """
 
     field: str
     names: tuple[str, ...]
-    shape: str
+    shape: str | tuple[str, ...]
     role: WeightRole
+
+    @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """(name, shape) of each stored tensor."""
+        shapes = (self.shape,) * len(self.names) if isinstance(self.shape, str) else self.shape
+        return tuple(zip(self.names, shapes))
+
+
+def linear_specs(
+    field: str, names: tuple[str, ...], shape: str | tuple[str, ...], *, bias: bool
+) -> tuple[WeightSpec, ...]:
+    """A linear layer's `field` and, with a bias, `field`_bias; names end before `.weight`."""
+    rows = shape[0] if isinstance(shape, str) else tuple(part[0] for part in shape)
+    weight = WeightSpec(field, tuple(f"{name}.weight" for name in names), shape, "linear")
+    bias_names = tuple(f"{name}.bias" for name in names)
+    return (weight, WeightSpec(f"{field}_bias", bias_names, rows, "vector"))[: 1 + bias]
+
+
+def norm_specs(field: str, name: str, shape: str = "E", *, bias: bool) -> tuple[WeightSpec, ...]:
+    """A norm's `field` and, with a bias, `field`_bias; the name ends before `.weight`."""
+    weight = WeightSpec(field, (f"{name}.weight",), shape, "vector")
+    return (weight, WeightSpec(f"{field}_bias", (f"{name}.bias",), shape, "vector"))[: 1 + bias]
 
 
 @dataclass(frozen=True)
@@ -184,10 +207,17 @@ class WeightReader:
         """
         fields = {}
         for spec in specs:
-            want = tuple(sizes[letter] for letter in spec.shape)
-            parts = [self._read_one(name.format(layer=layer), want) for name in spec.names]
+            parts = [
+                self._read_one(name.format(layer=layer), tuple(sizes[letter] for letter in shape))
+                for name, shape in spec.parts
+            ]
             fields[spec.field] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return fields
+
+    def rows(self, name: str) -> int | None:
+        """The first size of a stored tensor; None where there is none of that name."""
+        tensor = self._tensors.get(self._prefix + name)
+        return None if tensor is None else tensor.shape[0]
 
     def finish(self, ignored: Sequence[str]) -> None:
         """Refuse what is left over. ignored: name patterns, with or without the prefix."""
