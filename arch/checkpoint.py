@@ -1,8 +1,9 @@
 """What a model folder says of itself: config.json and the files of sentence-transformers.
 
-A folder is either plain (config.json, tokenizer.json, weights: mean pooling, as the
-sentence-transformers library treats it) or lists its modules in modules.json: a Transformer, a
-Pooling, then Dense and Normalize modules in any number. Anything else is refused by name.
+A folder is either plain (config.json, tokenizer.json, weights: mean pooling, or the last token of a
+causal model, as the sentence-transformers library treats it) or lists its modules in modules.json:
+a Transformer, a Pooling, then Dense and Normalize modules in any number. Anything else is refused
+by name.
 """
 
 from __future__ import annotations
@@ -145,10 +146,12 @@ def read_checkpoint(root: Path) -> Checkpoint:
         pooling = JsonFile.read(modules[1][1] / "config.json")
         modes, include_prompt, width = _read_pooling(pooling)
         head = tuple(_read_head_module(kind, path) for kind, path in modules[2:])
+        config = JsonFile.read(folder / "config.json")
     else:
-        folder, modes, include_prompt, width, head = root, ("mean",), True, None, ()
-        notes.append("no modules.json: mean pooling, not normalised")
-    config = JsonFile.read(folder / "config.json")
+        config = JsonFile.read(root / "config.json")
+        folder, include_prompt, width, head = root, True, None, ()
+        modes = ("last",) if _is_causal(config) else ("mean",)
+        notes.append(f"no modules.json: {modes[0]} pooling, not normalised")
     prompts, default_prompt_name = _read_prompts(root / "config_sentence_transformers.json")
     return Checkpoint(
         root=root,
@@ -165,6 +168,13 @@ def read_checkpoint(root: Path) -> Checkpoint:
         tokenizer=_read_tokenizer_settings(folder, notes),
         notes=tuple(notes),
     )
+
+
+def _is_causal(config: JsonFile) -> bool:
+    """Whether the checkpoint predicts the next token, where the library pools the last one."""
+    named = config.data.get("architectures")
+    first = named[0] if isinstance(named, list) and named else None
+    return isinstance(first, str) and first.endswith("ForCausalLM")
 
 
 def _read_modules(root: Path) -> list[tuple[str, Path]]:
