@@ -12,6 +12,9 @@ from arch.checkpoint import Checkpoint, read_checkpoint
 from arch.classic_bert import ClassicBert
 from arch.encoder import ModelArch
 from arch.errors import CheckpointError, naming_unreadable
+from arch.modern_bert import ModernBert
+from arch.nomic_bert import NomicBert
+from arch.qwen3 import Qwen3
 from drivers.protocol import Driver
 
 __all__ = ["ARCHS", "Checkpoint", "CheckpointError", "ModelArch", "load", "read_checkpoint"]
@@ -25,7 +28,17 @@ class Family(Protocol):
     ) -> ModelArch: ...
 
 
-ARCHS: Mapping[str, Family] = {"bert": ClassicBert}
+ARCHS: Mapping[str, Family] = {
+    "bert": ClassicBert,
+    "camembert": ClassicBert,
+    "distilbert": ClassicBert,
+    "modernbert": ModernBert,
+    "mpnet": ClassicBert,
+    "nomic_bert": NomicBert,
+    "qwen3": Qwen3,
+    "roberta": ClassicBert,
+    "xlm-roberta": ClassicBert,
+}
 
 
 def load(

@@ -111,6 +111,8 @@ class Embedder:
         settings = loaded.checkpoint.tokenizer
         limit = length_limit(loaded.max_tokens, settings.declared_max_seq_len, max_seq_len)
         tokenizer = Tokenizer(settings, max_seq_len=limit, vocab_size=loaded.vocab_size)
+        if "last" in loaded.checkpoint.pool_modes:
+            tokenizer.require_end_token()
         for note in loaded.checkpoint.notes:
             logger.info("%s: %s", loaded.checkpoint.root, note)
         clones = [first, *(first.new_for_clone() for _ in range(threads - 1))]

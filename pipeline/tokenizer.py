@@ -51,6 +51,7 @@ class Tokenizer:
         """
         self.max_seq_len = max_seq_len
         self.lower_text = settings.lower_text
+        self._file = settings.file
         self._fast = _open(settings)
         self.undone = _baked_in_limits(self._fast)
         self._fast.no_truncation()
@@ -66,6 +67,20 @@ class Tokenizer:
             i for i, token in self._fast.get_added_tokens_decoder().items() if token.special
         )
         self._fast.enable_truncation(max_seq_len, direction=settings.truncation_side)
+
+    def require_end_token(self) -> None:
+        """Refuse a tokenizer that closes no text with a special token.
+
+        Pooling the last token takes it: without one the vector is that of whatever word came last,
+        and an empty text has none.
+        """
+        ids = self._fast.encode("").ids
+        if not ids or ids[-1] not in self._special_ids:
+            raise CheckpointError(
+                self._file,
+                "adds no special token at the end of a text, which pooling the last token "
+                "('lasttoken') needs",
+            )
 
     def encode(
         self, texts: Sequence[str], *, prompt: str = "", pool_prompt: bool = True
