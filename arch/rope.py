@@ -67,10 +67,10 @@ def read_scaling(said: JsonFile, *, dynamic: bool) -> float | None:
 
     Raises CheckpointError for an unknown kind, and for a head that is rotated in part.
     """
-    said.known_keys(KNOWN_KEYS)
     kinds = {"default": False} | ({"dynamic": True} if dynamic else {})
     key = "rope_type" if said.data.get("rope_type") is not None else "type"
-    scaled = said.choice(key, kinds, default="default")
+    scaled = said.choice(key, kinds, default="default")  # first: other kinds have keys of their own
+    said.known_keys(KNOWN_KEYS)
     if said.number("partial_rotary_factor", default=1.0) != 1.0:
         raise said.error("partial_rotary_factor", "1.0")
     return said.number("factor") if scaled else None
