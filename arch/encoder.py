@@ -13,6 +13,7 @@ from arch.checkpoint import Checkpoint
 from arch.errors import CheckpointError
 from arch.pooling import Head
 from arch.weights import WeightReader, WeightSpec, require_float16_range
+from drivers import shapes
 from drivers.protocol import Driver
 from drivers.types import BatchInputs, Encoding, T
 
@@ -79,6 +80,7 @@ class EncoderModel(ABC, Generic[T]):
         """The last hidden states of an unpadded batch: (T, E)."""
 
     def forward(self, driver: Driver[T], encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        shapes.encodings("forward", encodings, self.max_tokens)
         batch = driver.prepare_batch_unpadded(encodings)
         x = self.encode(driver, batch)  # (T, E)
         return self.head(driver.pool(x, batch, self.checkpoint.pool_modes))  # (B, D)
