@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from arch.activations import ACTIVATIONS
 from arch.checkpoint import Checkpoint
 from arch.encoder import EncoderModel, packer, require_config, require_heads
+from arch.json_file import JsonFile
 from arch.pooling import Head, read_head
 from arch.relative_position import BUCKETS, relative_buckets
 from arch.weights import WeightReader, WeightSpec, linear_specs, norm_specs, open_weights
@@ -38,12 +39,15 @@ class Layout:
     """How one member of the line spells its config keys and tensors, and what it has.
 
     offset: whether positions start after the padding id. relative: whether a bias by distance is
-    added to the scores. The other fields are config keys, and tensor names that follow `layer`.
+    added to the scores. pad_id, norm_eps: fixed in the family, whatever the config says. The other
+    fields are config keys, and tensor names that follow `layer`.
     """
 
     has_types: bool = True
     offset: bool = False
     relative: bool = False
+    pad_id: int | None = None
+    norm_eps: float | None = None
     hidden_size: str = "hidden_size"
     num_layers: str = "num_hidden_layers"
     num_heads: str = "num_attention_heads"
@@ -80,6 +84,7 @@ BERT = Layout()
 ROBERTA = Layout(offset=True)
 DISTILBERT = Layout(
     has_types=False,
+    norm_eps=1e-12,
     hidden_size="dim",
     num_layers="n_layers",
     num_heads="n_heads",
@@ -97,6 +102,7 @@ MPNET = Layout(
     has_types=False,
     offset=True,
     relative=True,
+    pad_id=1,
     qkv=("attn.q", "attn.k", "attn.v"),
     attn_out="attention.attn.o",
     attn_norm="attention.LayerNorm",
@@ -146,9 +152,7 @@ def read_config(checkpoint: Checkpoint, layout: Layout) -> ClassicBertConfig:
     hidden_size = config.integer(layout.hidden_size)
     num_heads = config.integer(layout.num_heads)
     require_heads(checkpoint, hidden_size, num_heads, layout.num_heads)
-    if layout.offset and config.data.get("pad_token_id", 1) is None:
-        raise config.error("pad_token_id", "an id: positions are counted from it")
-    pad_id = config.integer("pad_token_id", minimum=0, default=1) if layout.offset else -1
+    pad_id = _read_pad_id(config, layout)
     return ClassicBertConfig(
         vocab_size=config.integer("vocab_size"),
         max_positions=config.integer("max_position_embeddings", minimum=pad_id + 2),
@@ -159,8 +163,19 @@ def read_config(checkpoint: Checkpoint, layout: Layout) -> ClassicBertConfig:
         num_heads=num_heads,
         intermediate_size=config.integer(layout.intermediate_size),
         act=config.choice(layout.act, ACTIVATIONS, default="gelu"),
-        norm_eps=config.number("layer_norm_eps", default=1e-12),
+        norm_eps=layout.norm_eps or config.number("layer_norm_eps", default=1e-12),
     )
+
+
+def _read_pad_id(config: JsonFile, layout: Layout) -> int:
+    """The position before the first; -1 where positions count from 0."""
+    if not layout.offset:
+        return -1
+    if layout.pad_id is not None:
+        return layout.pad_id
+    if config.data.get("pad_token_id", 1) is None:
+        raise config.error("pad_token_id", "an id: positions are counted from it")
+    return int(config.integer("pad_token_id", minimum=0, default=1))
 
 
 @dataclass(frozen=True)
