@@ -110,6 +110,7 @@ def read_config(checkpoint: Checkpoint) -> Qwen3Config:
 def _read_windows(config: JsonFile, layers: int) -> tuple[int | None, ...]:
     """The window of each layer: by `layer_types`, or all layers from `max_window_layers` on."""
     slides = config.boolean("use_sliding_window", default=False)
+    slides = slides and config.data.get("sliding_window", 0) is not None
     window = config.integer("sliding_window", default=4096) if slides else None
     if config.data.get("layer_types") is None:
         first = config.integer("max_window_layers", minimum=0, default=28)
