@@ -53,7 +53,7 @@ TRANSFORMER_CONFIGS = tuple(
 )
 
 
-BERT_TOKENIZERS = ("BertTokenizer", "DistilBertTokenizer")
+BERT_TOKENIZERS = ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 
 
 @dataclass(frozen=True)
