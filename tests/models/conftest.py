@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from families.tiny_model import TinyModel, build_model
+from family_goldens import TOGETHER, FamilyGolden, embed_rows, load_family_golden
 from folders import TinyBert, build
 from goldens import Golden, load_golden
 
+import arch
 from pipeline import Embedder
 
 
@@ -59,6 +62,49 @@ def check_case(embed_spec) -> Callable[[str], Golden]:
         golden = load_golden(name)
         case = golden.case
         golden.check(embed_spec(case.spec, case.texts, case.prompt))
+        return golden
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def family_folder(tmp_path_factory) -> Callable[..., Path]:
+    """(spec, layout) -> the folder, built once; tests must not change it."""
+    built: dict[str, Path] = {}
+
+    def get(spec: TinyModel, layout: str | None = None) -> Path:
+        key = repr((spec, layout or spec.layouts[0]))
+        if key not in built:
+            built[key] = build_model(tmp_path_factory.mktemp("model"), spec, layout)
+        return built[key]
+
+    return get
+
+
+@pytest.fixture
+def load_family(driver, family_folder) -> Callable[..., arch.ModelArch]:
+    """(spec, layout, options of `arch.load`) -> the model on the driver under test, in float32."""
+
+    def load(spec: TinyModel, layout: str | None = None, **options: Any) -> arch.ModelArch:
+        return arch.load(family_folder(spec, layout), driver, np.float32, **options)
+
+    return load
+
+
+@pytest.fixture
+def check_family(driver, load_family) -> Callable[[str, str], FamilyGolden]:
+    """Embeds a case in a layout, judges it against its golden, and returns the golden.
+
+    Long rows go with the first of the case's layouts only: all hold the same numbers.
+    """
+
+    def check(name: str, layout: str) -> FamilyGolden:
+        golden = load_family_golden(name)
+        case, rows = golden.case, golden.case.rows()
+        first = layout == case.spellings()[0]
+        picked = [i for i, row in enumerate(rows) if first or len(row) <= TOGETHER]
+        model = load_family(case.spec, layout)
+        golden.check(embed_rows(model, driver, [rows[i] for i in picked]), picked)
         return golden
 
     return check
