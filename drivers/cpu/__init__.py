@@ -1,0 +1,1 @@
+"""The native driver: the forward operations in C++, by instruction set."""

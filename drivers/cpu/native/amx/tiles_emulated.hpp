@@ -1,0 +1,121 @@
+// The functions of tiles.hpp in plain code, with the results that the Intel manual gives
+// (Software Developer's Manual, volume 2, TDPBF16PS and TILELOADD).
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "bf16.hpp"
+
+namespace rayvec::RAYVEC_SET {
+
+struct EmulatedTiles {
+    TileConfig config{0, 0, {}, {}, {}};  // palette 0: not configured
+    alignas(64) std::uint8_t bytes[TILES][TILE_ROWS][TILE_ROW_BYTES] = {};
+};
+
+inline thread_local constinit EmulatedTiles emulated_tiles;
+
+// A processor raises a fault where this stops the process.
+RAYVEC_INLINE void fault_unless(bool allowed) {
+    if (!allowed) {
+        __builtin_trap();
+    }
+}
+
+RAYVEC_INLINE void tile_load_config(const TileConfig& config) {
+    fault_unless(config.palette == 1 && config.start_row == 0);
+    for (int tile = 0; tile < TILES; ++tile) {
+        fault_unless(config.rows[tile] <= TILE_ROWS);
+        fault_unless(config.row_bytes[tile] <= TILE_ROW_BYTES);
+    }
+    emulated_tiles.config = config;
+    std::memset(emulated_tiles.bytes, 0, sizeof emulated_tiles.bytes);
+}
+
+RAYVEC_INLINE void tile_release() { emulated_tiles.config.palette = 0; }
+
+template <int tile>
+RAYVEC_INLINE void tile_zero() {
+    static_assert(0 <= tile && tile < TILES);
+    fault_unless(emulated_tiles.config.palette == 1 && emulated_tiles.config.rows[tile] > 0);
+    std::memset(emulated_tiles.bytes[tile], 0, sizeof emulated_tiles.bytes[tile]);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_load(const void* from, std::ptrdiff_t stride) {
+    tile_zero<tile>();
+    const auto* row = static_cast<const std::uint8_t*>(from);
+    for (int r = 0; r < emulated_tiles.config.rows[tile]; ++r, row += stride) {
+        std::memcpy(emulated_tiles.bytes[tile][r], row, emulated_tiles.config.row_bytes[tile]);
+    }
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_stream_load(const void* from, std::ptrdiff_t stride) {
+    tile_load<tile>(from, stride);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_store(void* to, std::ptrdiff_t stride) {
+    static_assert(0 <= tile && tile < TILES);
+    fault_unless(emulated_tiles.config.palette == 1 && emulated_tiles.config.rows[tile] > 0);
+    auto* row = static_cast<std::uint8_t*>(to);
+    for (int r = 0; r < emulated_tiles.config.rows[tile]; ++r, row += stride) {
+        std::memcpy(row, emulated_tiles.bytes[tile][r], emulated_tiles.config.row_bytes[tile]);
+    }
+}
+
+RAYVEC_INLINE float flush_denormal(float x) {
+    return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+}
+
+// a * b + c, rounded once: both factors have 8 significant bits, so the product is exact in double,
+// and rounding the sum to double before float32 changes nothing (53 >= 2 * 24 + 2 bits).
+RAYVEC_INLINE float tile_mul_add(float a, float b, float c) {
+    return flush_denormal(static_cast<float>(static_cast<double>(a) * b + c));
+}
+
+// The even and the odd members of the pairs are summed apart, then together, then onto c.
+template <int c, int a, int b>
+RAYVEC_INLINE void tile_dot_bf16() {
+    static_assert(c != a && c != b && a != b);
+    const TileConfig& config = emulated_tiles.config;
+    const int rows = config.rows[c], cols = config.row_bytes[c] / 4;
+    const int pairs = config.row_bytes[a] / 4;
+    fault_unless(config.palette == 1 && rows > 0 && cols > 0 && pairs > 0);
+    fault_unless(config.rows[a] == rows && config.rows[b] == pairs);
+    fault_unless(config.row_bytes[b] == config.row_bytes[c]);
+
+    float left[TILE_ROWS][2], right[TILE_ROWS][2][TILE_ROWS];  // (pairs, 2), (pairs, 2, cols)
+    Bf16 words[TILE_ROWS * 2];
+    for (int k = 0; k < pairs; ++k) {
+        std::memcpy(words, emulated_tiles.bytes[b][k], sizeof words);
+        for (int n = 0; n < cols; ++n) {
+            right[k][0][n] = flush_denormal(bf16_to_float(words[2 * n]));
+            right[k][1][n] = flush_denormal(bf16_to_float(words[2 * n + 1]));
+        }
+    }
+    for (int m = 0; m < rows; ++m) {
+        std::memcpy(words, emulated_tiles.bytes[a][m], sizeof words);
+        for (int k = 0; k < pairs; ++k) {
+            left[k][0] = flush_denormal(bf16_to_float(words[2 * k]));
+            left[k][1] = flush_denormal(bf16_to_float(words[2 * k + 1]));
+        }
+        float even[TILE_ROWS] = {}, odd[TILE_ROWS] = {}, sums[TILE_ROWS];
+        for (int k = 0; k < pairs; ++k) {
+            for (int n = 0; n < cols; ++n) {
+                even[n] = tile_mul_add(left[k][0], right[k][0][n], even[n]);
+                odd[n] = tile_mul_add(left[k][1], right[k][1][n], odd[n]);
+            }
+        }
+        std::memcpy(sums, emulated_tiles.bytes[c][m], sizeof sums);
+        for (int n = 0; n < cols; ++n) {
+            const float pair_sum = flush_denormal(even[n] + odd[n]);
+            sums[n] = flush_denormal(flush_denormal(sums[n]) + pair_sum);
+        }
+        std::memcpy(emulated_tiles.bytes[c][m], sums, sizeof sums);
+    }
+}
+
+}  // namespace rayvec::RAYVEC_SET

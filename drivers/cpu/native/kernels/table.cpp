@@ -1,0 +1,20 @@
+// The table of the set that this file is compiled for.
+#include "vec.hpp"
+
+#define RAYVEC_TEXT_OF(name) #name
+#define RAYVEC_TEXT(name) RAYVEC_TEXT_OF(name)
+
+namespace rayvec::RAYVEC_SET {
+
+const Kernels kernels = {
+    .name = RAYVEC_TEXT(RAYVEC_SET),
+    .lanes = LANES,
+    .dot = dot,
+#if defined(RAYVEC_TILES)
+    .tile_matmul = tile_matmul,
+#else
+    .tile_matmul = nullptr,
+#endif
+};
+
+}  // namespace rayvec::RAYVEC_SET

@@ -1,0 +1,84 @@
+// The Python module rayvec_native: bindings only. Its stub is rayvec_native.pyi.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "dispatch.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace rayvec {
+namespace {
+
+// Raised by one whenever a function of this module changes its arguments or its meaning, together
+// with drivers/cpu/native_module.py.
+constexpr int ABI_VERSION = 1;
+
+template <typename Value, std::size_t ndim>
+using Array = nb::ndarray<Value, nb::ndim<ndim>, nb::c_contig, nb::device::cpu>;
+
+std::vector<std::string> instruction_sets() {
+    std::vector<std::string> names;
+    for (const Kernels* set : runnable_sets()) {
+        names.emplace_back(set->name);
+    }
+    return names;
+}
+
+void require(bool fits, const char* refusal) {
+    if (!fits) {
+        throw std::invalid_argument(refusal);
+    }
+}
+
+// ---- kernels that tests alone call
+
+float dot(const Kernels& kernels, Array<const float, 1> a, Array<const float, 1> b) {
+    require(a.size() == b.size(), "dot: a and b differ in length");
+    return kernels.dot(a.data(), b.data(), static_cast<std::int64_t>(a.size()));
+}
+
+void tile_matmul(
+    const Kernels& kernels,
+    Array<const Bf16, 2> a,
+    Array<const Bf16, 3> b,
+    Array<float, 2> c) {
+    require(kernels.tile_matmul != nullptr, "tile_matmul: this instruction set has no tiles");
+    const auto rows = static_cast<std::int64_t>(a.shape(0));
+    const auto depth = static_cast<std::int64_t>(a.shape(1));
+    const auto cols = static_cast<std::int64_t>(b.shape(1));
+    require(depth % 32 == 0 && cols % 16 == 0, "tile_matmul: wanted depth 32 k and cols 16 n");
+    require(
+        std::int64_t(b.shape(0)) * 2 == depth && b.shape(2) == 2 &&
+            std::int64_t(c.shape(0)) == rows && std::int64_t(c.shape(1)) == cols,
+        "tile_matmul: wanted a (rows, depth), b (depth / 2, cols, 2), c (rows, cols)");
+    kernels.tile_matmul(a.data(), b.data(), c.data(), rows, depth, cols);
+}
+
+}  // namespace
+}  // namespace rayvec
+
+NB_MODULE(rayvec_native, module) {
+    using namespace rayvec;
+    const auto without_gil = nb::call_guard<nb::gil_scoped_release>();
+
+    module.doc() = "Native kernels of rayvec's cpu driver, by instruction set.";
+    module.def("abi_version", [] { return ABI_VERSION; });
+    module.def("instruction_sets", &instruction_sets);
+
+    nb::class_<Kernels>(module, "Kernels")
+        .def_prop_ro("name", [](const Kernels& kernels) { return kernels.name; })
+        .def_prop_ro("lanes", [](const Kernels& kernels) { return kernels.lanes; });
+    module.def("kernels", &kernels_of, "name"_a, nb::rv_policy::reference);
+
+    nb::module_ testing = module.def_submodule("testing", "Kernels that tests alone call.");
+    testing.def(
+        "dot", &dot, "kernels"_a, "a"_a.noconvert(), "b"_a.noconvert(), without_gil);
+    testing.def(
+        "tile_matmul", &tile_matmul, "kernels"_a, "a"_a.noconvert(), "b"_a.noconvert(),
+        "c"_a.noconvert(), without_gil);
+}
