@@ -26,5 +26,9 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 def add_model(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """The model, its driver and its length limit."""
     parser.add_argument("--model", required=required, help="folder, package:NAME/FOLDER, or hub id")
-    parser.add_argument("--driver", default="auto", help="auto, numpy or null")
+    parser.add_argument(
+        "--driver",
+        default="auto",
+        help="auto, cpu, numpy or null; cpu:avx2 picks one instruction set",
+    )
     parser.add_argument("--max-seq-len", type=int, help="tokens a text may have")

@@ -64,7 +64,7 @@ def test_driver_that_is_not_there_is_refused_with_what_is(doctor, driver):
     code, _, err = doctor("--driver", driver)
     assert code == 2
     assert err == f"rayvec: open_driver: no driver '{driver}' in this build, have auto, " + (
-        "numpy, null\n"
+        "cpu, numpy, null\n"
     )
 
 
