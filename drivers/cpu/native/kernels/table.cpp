@@ -6,7 +6,7 @@
 
 namespace rayvec::RAYVEC_SET {
 
-const Kernels kernels = {
+constinit const Kernels kernels = {
     .name = RAYVEC_TEXT(RAYVEC_SET),
     .lanes = LANES,
     .dot = dot,
