@@ -46,7 +46,7 @@ def layer_specs(cfg: ModernBertConfig, layer: int) -> tuple[WeightSpec, ...]:
         *linear_specs("qkv", (f"{LAYER}attn.Wqkv",), "QE", bias=cfg.attention_bias),
         *linear_specs("attn_out", (f"{LAYER}attn.Wo",), "EE", bias=cfg.attention_bias),
         *norm_specs("mlp_norm", f"{LAYER}mlp_norm", bias=cfg.norm_bias),
-        *linear_specs("mlp_in", (f"{LAYER}mlp.Wi",), "GE", bias=cfg.mlp_bias),
+        *linear_specs("mlp_in", (f"{LAYER}mlp.Wi",), "GE", bias=cfg.mlp_bias, role="gated"),
         *linear_specs("mlp_out", (f"{LAYER}mlp.Wo",), "EF", bias=cfg.mlp_bias),
     )
 

@@ -57,7 +57,7 @@ class Layout:
             *linear_specs("qkv", self.qkv, qkv_rows + "E", bias=cfg.attention_bias),
             *linear_specs("attn_out", (self.attn_out,), "EE", bias=cfg.attention_bias),
             *norm_specs("attn_norm", self.attn_norm, bias=True),
-            *linear_specs("mlp_in", (self.gate, self.up), "FE", bias=cfg.mlp_in_bias),
+            *linear_specs("mlp_in", (self.gate, self.up), "FE", bias=cfg.mlp_in_bias, role="gated"),
             *linear_specs("mlp_out", (self.mlp_out,), "EF", bias=cfg.mlp_out_bias),
             *norm_specs("mlp_norm", self.mlp_norm, bias=True),
         )

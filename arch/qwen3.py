@@ -45,7 +45,7 @@ def layer_specs(cfg: Qwen3Config) -> tuple[WeightSpec, ...]:
         *norm_specs("k_norm", f"{attn}k_norm", "D", bias=False),
         *linear_specs("attn_out", (f"{attn}o_proj",), "EQ", bias=cfg.attention_bias),
         *norm_specs("mlp_norm", f"{LAYER}post_attention_layernorm", bias=False),
-        *linear_specs("mlp_in", GATE_UP, "FE", bias=False),
+        *linear_specs("mlp_in", GATE_UP, "FE", bias=False, role="gated"),
         *linear_specs("mlp_out", (f"{LAYER}mlp.down_proj",), "EF", bias=False),
     )
 

@@ -53,11 +53,16 @@ class WeightSpec:
 
 
 def linear_specs(
-    field: str, names: tuple[str, ...], shape: str | tuple[str, ...], *, bias: bool
+    field: str,
+    names: tuple[str, ...],
+    shape: str | tuple[str, ...],
+    *,
+    bias: bool,
+    role: WeightRole = "linear",
 ) -> tuple[WeightSpec, ...]:
     """A linear layer's `field` and, with a bias, `field`_bias; names end before `.weight`."""
     rows = shape[0] if isinstance(shape, str) else tuple(part[0] for part in shape)
-    weight = WeightSpec(field, tuple(f"{name}.weight" for name in names), shape, "linear")
+    weight = WeightSpec(field, tuple(f"{name}.weight" for name in names), shape, role)
     bias_names = tuple(f"{name}.bias" for name in names)
     return (weight, WeightSpec(f"{field}_bias", bias_names, rows, "vector"))[: 1 + bias]
 

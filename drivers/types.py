@@ -36,8 +36,9 @@ NormOrder = Literal["pre", "sandwich"]
 PoolMode = Literal["cls", "max", "mean", "mean_sqrt_len", "weighted_mean", "last"]
 """Ways to make one vector of a sequence's tokens."""
 
-WeightRole = Literal["linear", "table", "vector"]
-"""How a weight is used: a matrix (out, in), a look-up table (rows, E), or a bias or norm (E,)."""
+WeightRole = Literal["linear", "gated", "table", "vector"]
+"""How a weight is used: a matrix (out, in), one of `gated_linear` (2 F, in), a look-up table
+(rows, E), or a bias or norm (E,)."""
 
 
 @runtime_checkable
