@@ -17,9 +17,6 @@ using Bf16 = std::uint16_t;  // the upper half of a float32
 
 // ---- signatures, by theme
 
-// The sum of a[i] * b[i]; a and b (length).
-using Dot = float(const float* a, const float* b, std::int64_t length);
-
 // c += a @ b in the arithmetic of the tiles: a (rows, depth); b (depth / 2, cols, 2), so that
 // b[i][j] holds the pair of rows 2 i and 2 i + 1 of column j; c (rows, cols).
 // depth is a multiple of 32 and cols of 16.
@@ -31,12 +28,120 @@ using TileMatmul = void(
     std::int64_t depth,
     std::int64_t cols);
 
+// A linear layer: y = act(x @ weight.T + bias) + residual, in float32.
+enum class Activation : int { none, gelu, gelu_tanh, quick_gelu, relu, silu, tanh };
+
+struct LinearInput {
+    const float* x;         // (rows, depth)
+    const float* bias;      // (cols), or (2 cols) of a gated layer, or null
+    const float* residual;  // (rows, cols) or null; a gated layer has none
+    std::int64_t rows;
+    std::int64_t depth;
+    std::int64_t cols;
+};
+
+// float32 values of a packed weight (rows, depth).
+using PackedSize = std::int64_t(std::int64_t rows, std::int64_t depth, bool gated);
+
+// weight (rows, depth) to panels of columns: (panels, depth, 2 lanes), zeros where rows end. The
+// two vectors of a gated weight's panel hold the same columns of its first and its second half.
+using PackLinear = void(
+    const float* weight, std::int64_t rows, std::int64_t depth, bool gated, float* packed);
+
+// out (rows, cols). Gated: act(first half) * second half.
+using Linear = void(const LinearInput& in, const float* packed, Activation act, float* out);
+
+struct Norm {
+    const float* weight;  // (cols)
+    const float* bias;    // (cols) or null
+    float eps;
+    bool centred;  // a layer norm, not an RMS norm
+};
+
+// out = norm(x + residual), or residual + norm(x) where `sandwich`; x, residual, out (rows, cols),
+// residual may be null; scratch (cols).
+using AddNorm = void(
+    const float* x,
+    const float* residual,
+    const Norm& norm,
+    bool sandwich,
+    std::int64_t rows,
+    std::int64_t cols,
+    float* scratch,
+    float* out);
+
+struct EmbeddingTable {
+    const float* rows;        // (*, cols)
+    const std::int32_t* ids;  // (tokens), each a row of the table
+};
+
+// out (tokens, cols) = the sum of the tables' rows, then the norm where it is not null;
+// scratch (cols).
+using Embed = void(
+    const EmbeddingTable* tables,
+    std::int64_t table_count,
+    const Norm* norm,
+    std::int64_t tokens,
+    std::int64_t cols,
+    float* scratch,
+    float* out);
+
+struct AttentionInput {
+    const float* qkv;  // (tokens, (num_heads + 2 kv_heads) head_dim)
+    const std::int32_t* cu_seqlens;  // (sequences + 1)
+    std::int64_t sequences;
+    std::int64_t row_stride;  // of qkv
+    std::int64_t num_heads;
+    std::int64_t kv_heads;
+    std::int64_t head_dim;
+    float scale;
+    const float* cos;  // (rope_rows, rope_pairs), or one such table per sequence, or null
+    const float* sin;
+    std::int64_t rope_rows;
+    std::int64_t rope_pairs;  // 0 without rotation
+    bool rope_per_sequence;
+    const float* q_norm;  // (head_dim) or null
+    const float* k_norm;
+    float norm_eps;
+    std::int64_t window_left;   // keys before the query that it sees, -1 for all
+    std::int64_t window_right;  // keys after it
+    const float* position_bias;  // (num_heads, 2 bias_positions - 1) by key - query, or null
+    std::int64_t bias_positions;
+};
+
+// float32 values of scratch memory that attention takes.
+using AttentionScratch = std::int64_t(std::int64_t longest, std::int64_t head_dim);
+
+// out (tokens, num_heads head_dim)
+using Attention = void(const AttentionInput& in, float* scratch, float* out);
+
+// out (cols) = sum of weights[i] * x[i] / sum of weights, in float64; scratch (cols).
+using MeanRows = void(
+    const float* x,
+    const float* weights,
+    std::int64_t rows,
+    std::int64_t cols,
+    double* scratch,
+    float* out);
+
+// out (cols) = the largest of x (rows, cols) in each column; rows >= 1.
+using MaxRows = void(const float* x, std::int64_t rows, std::int64_t cols, float* out);
+
 // What one instruction set offers. Every set has every kernel, but those of the tiles, which are
 // null in a set without tiles.
 struct Kernels {
     const char* name;
     std::int64_t lanes;  // float32 values in one vector
-    Dot* dot;
+    PackedSize* packed_size;
+    PackLinear* pack_linear;
+    Linear* linear;
+    Linear* gated_linear;
+    AddNorm* add_norm;
+    Embed* embed;
+    AttentionScratch* attention_scratch;
+    Attention* attention;
+    MeanRows* mean_rows;
+    MaxRows* max_rows;
     TileMatmul* tile_matmul;
 };
 
@@ -64,7 +169,16 @@ extern const Kernels kernels;
 
 #if defined(RAYVEC_SET)
 namespace RAYVEC_SET {
-Dot dot;
+PackedSize packed_size;
+PackLinear pack_linear;
+Linear linear;
+Linear gated_linear;
+AddNorm add_norm;
+Embed embed;
+AttentionScratch attention_scratch;
+Attention attention;
+MeanRows mean_rows;
+MaxRows max_rows;
 #if defined(RAYVEC_TILES)
 TileMatmul tile_matmul;
 #endif

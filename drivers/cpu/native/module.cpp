@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 
+#include "bindings.hpp"
 #include "dispatch.hpp"
 
 namespace nb = nanobind;
@@ -16,10 +17,7 @@ namespace {
 
 // Raised by one whenever a function of this module changes its arguments or its meaning, together
 // with drivers/cpu/native_module.py.
-constexpr int ABI_VERSION = 1;
-
-template <typename Value, std::size_t ndim>
-using Array = nb::ndarray<Value, nb::ndim<ndim>, nb::c_contig, nb::device::cpu>;
+constexpr int ABI_VERSION = 2;
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
@@ -29,18 +27,7 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
-void require(bool fits, const char* refusal) {
-    if (!fits) {
-        throw std::invalid_argument(refusal);
-    }
-}
-
 // ---- kernels that tests alone call
-
-float dot(const Kernels& kernels, Array<const float, 1> a, Array<const float, 1> b) {
-    require(a.size() == b.size(), "dot: a and b differ in length");
-    return kernels.dot(a.data(), b.data(), static_cast<std::int64_t>(a.size()));
-}
 
 void tile_matmul(
     const Kernels& kernels,
@@ -70,14 +57,13 @@ NB_MODULE(rayvec_native, module) {
     module.def("abi_version", [] { return ABI_VERSION; });
     module.def("instruction_sets", &instruction_sets);
 
-    nb::class_<Kernels>(module, "Kernels")
-        .def_prop_ro("name", [](const Kernels& kernels) { return kernels.name; })
-        .def_prop_ro("lanes", [](const Kernels& kernels) { return kernels.lanes; });
+    nb::class_<Kernels> kernels(module, "Kernels");
+    kernels.def_prop_ro("name", [](const Kernels& set) { return set.name; })
+        .def_prop_ro("lanes", [](const Kernels& set) { return set.lanes; });
+    bind_float32(module, kernels);
     module.def("kernels", &kernels_of, "name"_a, nb::rv_policy::reference);
 
     nb::module_ testing = module.def_submodule("testing", "Kernels that tests alone call.");
-    testing.def(
-        "dot", &dot, "kernels"_a, "a"_a.noconvert(), "b"_a.noconvert(), without_gil);
     testing.def(
         "tile_matmul", &tile_matmul, "kernels"_a, "a"_a.noconvert(), "b"_a.noconvert(),
         "c"_a.noconvert(), without_gil);

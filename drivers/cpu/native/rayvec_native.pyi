@@ -1,7 +1,13 @@
 """Native kernels of rayvec's cpu driver, by instruction set."""
 
+from collections.abc import Sequence
+from enum import Enum
+
 import numpy as np
 from numpy.typing import NDArray
+
+_F32 = NDArray[np.float32]
+_I32 = NDArray[np.int32]
 
 def abi_version() -> int:
     """The version of this module's functions; drivers/cpu/native_module.py wants the same."""
@@ -9,8 +15,23 @@ def abi_version() -> int:
 def instruction_sets() -> list[str]:
     """Names of the instruction sets that this processor runs, best first, for tests last."""
 
+class Activation(Enum):
+    """What a linear layer's kernel applies: drivers.types.Activation, and nothing."""
+
+    none = 0
+    gelu = 1
+    gelu_tanh = 2
+    quick_gelu = 3
+    relu = 4
+    silu = 5
+    tanh = 6
+
 class Kernels:
-    """The kernels of one instruction set."""
+    """The kernels of one instruction set.
+
+    Arrays are contiguous, of the dtype that is given, and never copied; results go to `out`. Raises
+    ValueError where sizes do not fit together, TypeError for any other array.
+    """
 
     @property
     def name(self) -> str:
@@ -18,6 +39,68 @@ class Kernels:
     @property
     def lanes(self) -> int:
         """float32 values in one vector."""
+    def packed_size(self, rows: int, depth: int, gated: bool) -> int:
+        """float32 values of a packed weight (rows, depth)."""
+    def pack_linear(self, weight: _F32, gated: bool, packed: _F32) -> None:
+        """weight (rows, depth) to panels: packed (packed_size)."""
+    def linear(
+        self,
+        x: _F32,
+        packed: _F32,
+        bias: _F32 | None,
+        residual: _F32 | None,
+        act: Activation,
+        gated: bool,
+        out: _F32,
+    ) -> None:
+        """out (T, N) = act(x @ weight.T + bias) + residual; gated: act(first) * second half."""
+    def add_norm(
+        self,
+        x: _F32,
+        residual: _F32 | None,
+        weight: _F32,
+        bias: _F32 | None,
+        eps: float,
+        centred: bool,
+        sandwich: bool,
+        out: _F32,
+    ) -> None:
+        """out (T, E) = norm(x + residual), or with `sandwich` residual + norm(x)."""
+    def embed(
+        self,
+        tables: Sequence[_F32],
+        ids: Sequence[_I32],
+        weight: _F32 | None,
+        bias: _F32 | None,
+        eps: float,
+        centred: bool,
+        out: _F32,
+    ) -> None:
+        """out (T, E) = the sum of the tables' rows (*, E) by ids (T), normed with a weight."""
+    def attention(
+        self,
+        qkv: _F32,
+        cu_seqlens: _I32,
+        num_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        cos: _F32 | None,
+        sin: _F32 | None,
+        q_norm: _F32 | None,
+        k_norm: _F32 | None,
+        norm_eps: float,
+        window_left: int,
+        window_right: int,
+        position_bias: _F32 | None,
+        out: _F32,
+    ) -> None:
+        """out (T, N D) of qkv (T, (N + 2 KV) D); cos, sin (1 or B, P, R / 2); windows -1 for all;
+        position_bias (N, 2 P - 1)."""
+    def mean_rows(self, x: _F32, cu_seqlens: _I32, weights: _F32, out: _F32) -> None:
+        """out (B, E) = the mean of each sequence's rows of x (T, E), weighted by weights (T)."""
+    def max_rows(self, x: _F32, starts: _I32, ends: _I32, out: _F32) -> None:
+        """out (B, E) = the largest of x (T, E) in each column, from starts (B) to ends (B)."""
 
 def kernels(name: str) -> Kernels:
     """The kernels of that instruction set. Raises ValueError, with the names there are."""
@@ -25,9 +108,6 @@ def kernels(name: str) -> Kernels:
 class testing:
     """A submodule: kernels that tests alone call. Arrays are contiguous and never copied."""
 
-    @staticmethod
-    def dot(kernels: Kernels, a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-        """Sum of a[i] * b[i], both (length)."""
     @staticmethod
     def tile_matmul(
         kernels: Kernels, a: NDArray[np.uint16], b: NDArray[np.uint16], c: NDArray[np.float32]

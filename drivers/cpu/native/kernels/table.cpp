@@ -9,7 +9,16 @@ namespace rayvec::RAYVEC_SET {
 constinit const Kernels kernels = {
     .name = RAYVEC_TEXT(RAYVEC_SET),
     .lanes = LANES,
-    .dot = dot,
+    .packed_size = packed_size,
+    .pack_linear = pack_linear,
+    .linear = linear,
+    .gated_linear = gated_linear,
+    .add_norm = add_norm,
+    .embed = embed,
+    .attention_scratch = attention_scratch,
+    .attention = attention,
+    .mean_rows = mean_rows,
+    .max_rows = max_rows,
 #if defined(RAYVEC_TILES)
     .tile_matmul = tile_matmul,
 #else

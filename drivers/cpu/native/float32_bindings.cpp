@@ -1,0 +1,330 @@
+// The float32 kernels as methods of Kernels. What fits together is checked again here, so that no
+// call from Python reaches outside an array; values of ids are the caller's to check.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "bindings.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace rayvec {
+namespace {
+
+using Floats = Array<const float, 1>;
+using Matrix = Array<const float, 2>;
+using Ids = Array<const std::int32_t, 1>;
+using Out = Array<float, 2>;
+using OptionalFloats = std::optional<Floats>;
+using OptionalMatrix = std::optional<Matrix>;
+
+constexpr std::size_t ALIGNMENT = 64;
+
+// Memory of this thread that a kernel may write on, of at least so many bytes. It grows and stays.
+void* scratch_bytes(std::size_t bytes) {
+    struct Free {
+        void operator()(void* memory) const {
+            ::operator delete(memory, std::align_val_t(ALIGNMENT));
+        }
+    };
+    thread_local std::unique_ptr<void, Free> memory;
+    thread_local std::size_t held = 0;
+    if (bytes > held) {
+        memory.reset();
+        held = 0;
+        memory.reset(::operator new(bytes, std::align_val_t(ALIGNMENT)));
+        held = bytes;
+    }
+    return memory.get();
+}
+
+float* scratch_floats(std::int64_t count) {
+    return static_cast<float*>(scratch_bytes(static_cast<std::size_t>(count) * sizeof(float)));
+}
+
+template <typename A>
+std::int64_t size(const A& array, std::size_t axis) {
+    return static_cast<std::int64_t>(array.shape(axis));
+}
+
+template <typename A>
+const float* data(const std::optional<A>& array) {
+    return array ? array->data() : nullptr;
+}
+
+bool has_length(const OptionalFloats& array, std::int64_t length) {
+    return !array || size(*array, 0) == length;
+}
+
+template <typename A>
+bool has_shape(const A& array, std::int64_t rows, std::int64_t cols) {
+    return size(array, 0) == rows && size(array, 1) == cols;
+}
+
+// ---- linear layers
+
+std::int64_t packed_size(const Kernels& kernels, std::int64_t rows, std::int64_t depth, bool gated) {
+    require(rows >= 0 && depth >= 0 && (!gated || rows % 2 == 0), "packed_size: wanted sizes >= 0");
+    return kernels.packed_size(rows, depth, gated);
+}
+
+void pack_linear(const Kernels& kernels, Matrix weight, bool gated, Array<float, 1> packed) {
+    const std::int64_t rows = size(weight, 0), depth = size(weight, 1);
+    require(
+        size(packed, 0) == packed_size(kernels, rows, depth, gated),
+        "pack_linear: packed has another size than packed_size says");
+    kernels.pack_linear(weight.data(), rows, depth, gated, packed.data());
+}
+
+void linear(
+    const Kernels& kernels,
+    Matrix x,
+    Floats packed,
+    OptionalFloats bias,
+    OptionalMatrix residual,
+    Activation act,
+    bool gated,
+    Out out) {
+    const LinearInput in{
+        .x = x.data(),
+        .bias = data(bias),
+        .residual = data(residual),
+        .rows = size(x, 0),
+        .depth = size(x, 1),
+        .cols = size(out, 1),
+    };
+    const std::int64_t outputs = gated ? 2 * in.cols : in.cols;
+    require(
+        size(out, 0) == in.rows && has_length(bias, outputs) &&
+            size(packed, 0) == kernels.packed_size(outputs, in.depth, gated) &&
+            (!residual || (!gated && has_shape(*residual, in.rows, in.cols))),
+        "linear: the sizes of x, packed, bias, residual and out do not fit");
+    (gated ? kernels.gated_linear : kernels.linear)(in, packed.data(), act, out.data());
+}
+
+// ---- rows
+
+Norm norm_of(
+    const Floats& weight, const OptionalFloats& bias, float eps, bool centred, std::int64_t cols) {
+    require(
+        size(weight, 0) == cols && has_length(bias, cols),
+        "norm: weight or bias has another length than the rows");
+    return Norm{.weight = weight.data(), .bias = data(bias), .eps = eps, .centred = centred};
+}
+
+void add_norm(
+    const Kernels& kernels,
+    Matrix x,
+    OptionalMatrix residual,
+    Floats weight,
+    OptionalFloats bias,
+    float eps,
+    bool centred,
+    bool sandwich,
+    Out out) {
+    const std::int64_t rows = size(x, 0), cols = size(x, 1);
+    require(
+        has_shape(out, rows, cols) && (!residual || has_shape(*residual, rows, cols)),
+        "add_norm: x, residual and out differ in shape");
+    kernels.add_norm(
+        x.data(), data(residual), norm_of(weight, bias, eps, centred, cols), sandwich, rows, cols,
+        scratch_floats(cols), out.data());
+}
+
+void embed(
+    const Kernels& kernels,
+    const std::vector<Matrix>& tables,
+    const std::vector<Ids>& ids,
+    OptionalFloats weight,
+    OptionalFloats bias,
+    float eps,
+    bool centred,
+    Out out) {
+    const std::int64_t tokens = size(out, 0), cols = size(out, 1);
+    require(!tables.empty() && tables.size() == ids.size(), "embed: wanted ids for each table");
+    std::vector<EmbeddingTable> entries;
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+        require(
+            size(tables[i], 1) == cols && size(ids[i], 0) == tokens,
+            "embed: the sizes of a table, its ids and out do not fit");
+        const std::int32_t* begin = ids[i].data();
+        const auto rows = size(tables[i], 0);
+        require(
+            std::all_of(begin, begin + tokens, [rows](auto id) { return 0 <= id && id < rows; }),
+            "embed: an id is outside its table");
+        entries.push_back({tables[i].data(), begin});
+    }
+    Norm norm{};
+    if (weight) {
+        norm = norm_of(*weight, bias, eps, centred, cols);
+    }
+    kernels.embed(
+        entries.data(), static_cast<std::int64_t>(entries.size()), weight ? &norm : nullptr, tokens,
+        cols, scratch_floats(cols), out.data());
+}
+
+// ---- sequences
+
+// The longest of the sequences whose bounds these are; refuses bounds that leave the tokens.
+std::int64_t longest_of(const Ids& cu_seqlens, std::int64_t tokens) {
+    const std::int64_t count = size(cu_seqlens, 0);
+    const std::int32_t* bounds = cu_seqlens.data();
+    require(
+        count >= 1 && bounds[0] == 0 && bounds[count - 1] == tokens &&
+            std::is_sorted(bounds, bounds + count),
+        "cu_seqlens: wanted bounds that rise from 0 to the number of tokens");
+    std::int64_t longest = 0;
+    for (std::int64_t i = 1; i < count; ++i) {
+        longest = std::max<std::int64_t>(longest, bounds[i] - bounds[i - 1]);
+    }
+    return longest;
+}
+
+using RopeTable = std::optional<Array<const float, 3>>;
+
+void attention(
+    const Kernels& kernels,
+    Matrix qkv,
+    Ids cu_seqlens,
+    std::int64_t num_heads,
+    std::int64_t kv_heads,
+    std::int64_t head_dim,
+    float scale,
+    RopeTable cos,
+    RopeTable sin,
+    OptionalFloats q_norm,
+    OptionalFloats k_norm,
+    float norm_eps,
+    std::int64_t window_left,
+    std::int64_t window_right,
+    OptionalMatrix position_bias,
+    Out out) {
+    const std::int64_t tokens = size(qkv, 0), longest = longest_of(cu_seqlens, tokens);
+    const std::int64_t sequences = size(cu_seqlens, 0) - 1;
+    require(
+        kv_heads >= 1 && num_heads >= 1 && head_dim >= 1 && num_heads % kv_heads == 0 &&
+            size(qkv, 1) == (num_heads + 2 * kv_heads) * head_dim &&
+            has_shape(out, tokens, num_heads * head_dim),
+        "attention: the sizes of qkv, the heads and out do not fit");
+    require(window_left >= -1 && window_right >= -1, "attention: wanted windows >= -1");
+    AttentionInput in{
+        .qkv = qkv.data(),
+        .cu_seqlens = cu_seqlens.data(),
+        .sequences = sequences,
+        .row_stride = size(qkv, 1),
+        .num_heads = num_heads,
+        .kv_heads = kv_heads,
+        .head_dim = head_dim,
+        .scale = scale,
+        .cos = data(cos),
+        .sin = data(sin),
+        .rope_rows = cos ? size(*cos, 1) : 0,
+        .rope_pairs = cos ? size(*cos, 2) : 0,
+        .rope_per_sequence = cos && size(*cos, 0) > 1,
+        .q_norm = data(q_norm),
+        .k_norm = data(k_norm),
+        .norm_eps = norm_eps,
+        .window_left = window_left,
+        .window_right = window_right,
+        .position_bias = data(position_bias),
+        .bias_positions = position_bias ? (size(*position_bias, 1) + 1) / 2 : 0,
+    };
+    require(bool(cos) == bool(sin), "attention: wanted both cos and sin");
+    if (cos) {
+        require(
+            size(*sin, 0) == size(*cos, 0) && size(*sin, 1) == in.rope_rows &&
+                size(*sin, 2) == in.rope_pairs && in.rope_rows >= longest &&
+                2 * in.rope_pairs <= head_dim &&
+                (size(*cos, 0) == 1 || size(*cos, 0) == sequences),
+            "attention: the sizes of cos and sin do not fit");
+    }
+    require(
+        bool(q_norm) == bool(k_norm) && has_length(q_norm, head_dim) &&
+            has_length(k_norm, head_dim),
+        "attention: wanted q and k norms of the head's length");
+    require(
+        !position_bias || (size(*position_bias, 0) == num_heads && in.bias_positions >= longest &&
+                           size(*position_bias, 1) == 2 * in.bias_positions - 1),
+        "attention: position_bias has another shape than (heads, 2 positions - 1)");
+    kernels.attention(
+        in, scratch_floats(kernels.attention_scratch(longest, head_dim)), out.data());
+}
+
+void mean_rows(
+    const Kernels& kernels, Matrix x, Ids cu_seqlens, Floats weights, Out out) {
+    const std::int64_t tokens = size(x, 0), cols = size(x, 1);
+    longest_of(cu_seqlens, tokens);
+    require(
+        size(weights, 0) == tokens && has_shape(out, size(cu_seqlens, 0) - 1, cols),
+        "mean_rows: the sizes of x, weights and out do not fit");
+    auto* scratch =
+        static_cast<double*>(scratch_bytes(static_cast<std::size_t>(cols) * sizeof(double)));
+    for (std::int64_t i = 0; i < size(out, 0); ++i) {
+        const std::int64_t first = cu_seqlens.data()[i], last = cu_seqlens.data()[i + 1];
+        kernels.mean_rows(
+            x.data() + first * cols, weights.data() + first, last - first, cols, scratch,
+            out.data() + i * cols);
+    }
+}
+
+void max_rows(const Kernels& kernels, Matrix x, Ids starts, Ids ends, Out out) {
+    const std::int64_t tokens = size(x, 0), cols = size(x, 1), count = size(starts, 0);
+    require(
+        size(ends, 0) == count && has_shape(out, count, cols),
+        "max_rows: the sizes of x, starts, ends and out do not fit");
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t first = starts.data()[i], last = ends.data()[i];
+        require(0 <= first && first < last && last <= tokens, "max_rows: a range without rows");
+        kernels.max_rows(x.data() + first * cols, last - first, cols, out.data() + i * cols);
+    }
+}
+
+}  // namespace
+
+void bind_float32(nb::module_& module, nb::class_<Kernels>& kernels) {
+    const auto without_gil = nb::call_guard<nb::gil_scoped_release>();
+    nb::enum_<Activation>(module, "Activation")
+        .value("none", Activation::none)
+        .value("gelu", Activation::gelu)
+        .value("gelu_tanh", Activation::gelu_tanh)
+        .value("quick_gelu", Activation::quick_gelu)
+        .value("relu", Activation::relu)
+        .value("silu", Activation::silu)
+        .value("tanh", Activation::tanh);
+    kernels
+        .def("packed_size", &packed_size, "rows"_a, "depth"_a, "gated"_a)
+        .def(
+            "pack_linear", &pack_linear, "weight"_a.noconvert(), "gated"_a, "packed"_a.noconvert(),
+            without_gil)
+        .def(
+            "linear", &linear, "x"_a.noconvert(), "packed"_a.noconvert(),
+            "bias"_a.noconvert().none(), "residual"_a.noconvert().none(), "act"_a, "gated"_a,
+            "out"_a.noconvert(), without_gil)
+        .def(
+            "add_norm", &add_norm, "x"_a.noconvert(), "residual"_a.noconvert().none(),
+            "weight"_a.noconvert(), "bias"_a.noconvert().none(), "eps"_a, "centred"_a,
+            "sandwich"_a, "out"_a.noconvert(), without_gil)
+        .def(
+            "embed", &embed, "tables"_a, "ids"_a, "weight"_a.noconvert().none(),
+            "bias"_a.noconvert().none(), "eps"_a, "centred"_a, "out"_a.noconvert(), without_gil)
+        .def(
+            "attention", &attention, "qkv"_a.noconvert(), "cu_seqlens"_a.noconvert(),
+            "num_heads"_a, "kv_heads"_a, "head_dim"_a, "scale"_a, "cos"_a.noconvert().none(),
+            "sin"_a.noconvert().none(), "q_norm"_a.noconvert().none(),
+            "k_norm"_a.noconvert().none(), "norm_eps"_a, "window_left"_a, "window_right"_a,
+            "position_bias"_a.noconvert().none(), "out"_a.noconvert(), without_gil)
+        .def(
+            "mean_rows", &mean_rows, "x"_a.noconvert(), "cu_seqlens"_a.noconvert(),
+            "weights"_a.noconvert(), "out"_a.noconvert(), without_gil)
+        .def(
+            "max_rows", &max_rows, "x"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(),
+            "out"_a.noconvert(), without_gil);
+}
+
+}  // namespace rayvec
