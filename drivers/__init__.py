@@ -28,7 +28,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 KINDS = ("cpu", "numpy", "null")
-AUTO_ORDER = ("numpy",)  # what `auto` takes the first of that this machine does not refuse
+AUTO_ORDER = ("cpu", "numpy")  # what `auto` takes the first of that this machine does not refuse
 
 
 def choose_driver(name: str = "auto") -> tuple[str, str]:

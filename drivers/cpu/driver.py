@@ -1,23 +1,60 @@
-"""CpuDriver: NumPy's primitives, and kernels of one instruction set."""
+"""CpuDriver: NumPy's primitives, and the forward operations in native code, by instruction set."""
 
 from __future__ import annotations
 
-from drivers.cpu.native_module import open_kernels
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeGuard, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from drivers import shapes
+from drivers.activations import require_activation
+from drivers.cpu.native_module import native_module, open_kernels
+from drivers.cpu.packed import PackedLinear, pack_linear
+from drivers.dtypes import FLOAT32
+from drivers.errors import DriverError, ShapeError
 from drivers.numpy import NumpyDriver
+from drivers.numpy.base import Array
+from drivers.numpy.driver import check_ids
+from drivers.types import (
+    Activation,
+    BatchInputs,
+    EmbeddingTable,
+    NormOrder,
+    NormWeights,
+    PoolMode,
+    QkNorm,
+    Rope,
+    WeightRole,
+)
+
+logger = logging.getLogger(__name__)
 
 
 class CpuDriver(NumpyDriver):
-    """The NumPy driver with what is worth it in native code.
+    """The NumPy driver with the forward operations in native code.
+
+    A single-threaded driver: several clones in several threads use several cores, for native code
+    runs without the interpreter's lock. What no kernel does (float16 storage) is composed from
+    NumPy's primitives, counted in `composed_calls` and logged once an operation; native calls are
+    counted in `native_calls`. A row's result has the same bits whatever the batch.
 
     instruction_set: one of those that this processor runs, None for the best. Raises DriverError
     where it cannot run it or there is no native module.
     """
 
     name = "cpu"
+    preferred_tokens = 512
 
     def __init__(self, instruction_set: str | None = None) -> None:
         super().__init__()
         self.kernels = open_kernels(instruction_set)
+        self.native_calls: Counter[str] = Counter()
+        self.composed_calls: Counter[str] = Counter()
+        self._activations = native_module().Activation
         self._asked_for = instruction_set
         if instruction_set is not None:
             self.name = f"cpu:{instruction_set}"
@@ -29,3 +66,288 @@ class CpuDriver(NumpyDriver):
 
     def new_for_clone(self) -> CpuDriver:
         return CpuDriver(self._asked_for)
+
+    def __reduce__(self) -> tuple[type[CpuDriver], tuple[str | None]]:
+        return CpuDriver, (self._asked_for,)  # where it arrives it takes what that machine has
+
+    def to_host(self, x: Array) -> Array:
+        return x.unpacked() if isinstance(x, PackedLinear) else x
+
+    def pack(self, weight: NDArray[Any], role: WeightRole, dtype: DTypeLike) -> Any:
+        host = super().pack(weight, role, dtype)
+        if not np.isfinite(host).all():
+            raise DriverError(
+                f"pack: a weight of shape {host.shape} has values that are not finite"
+            )
+        if role in ("table", "vector") or host.dtype != FLOAT32:
+            return host
+        if role == "gated" and len(host) % 2:
+            raise ShapeError(f"pack: a gated weight has two halves, not {len(host)} rows")
+        return pack_linear(self.kernels, _plain(host), gated=role == "gated")
+
+    # ---- tokens
+
+    def embed(
+        self,
+        batch: BatchInputs[Array],
+        tables: Sequence[EmbeddingTable[Array]],
+        norm: NormWeights[Array] | None = None,
+    ) -> Array:
+        width = tables[0].table.shape[-1] if tables else 0
+        if not (
+            tables
+            and all(_is_floats(entry.table, (None, width)) for entry in tables)
+            and (norm is None or _norm_fits(norm, width))
+        ):
+            self._count_composed("embed")
+            return super().embed(batch, tables, norm)
+        ids = [getattr(batch, entry.ids) for entry in tables]
+        for rows, entry in zip(ids, tables):
+            check_ids("embed", rows, entry.table)
+        self.native_calls["embed"] += 1
+        out = self._new((len(ids[0]), width))  # (T, E)
+        self.kernels.embed(
+            [_plain(entry.table) for entry in tables],
+            [_plain(rows) for rows in ids],
+            None if norm is None else _plain(norm.weight),
+            None if norm is None else _plain(norm.bias),
+            0.0 if norm is None else norm.eps,
+            norm is not None and norm.kind == "layer",
+            out,
+        )
+        return out
+
+    def linear(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None = None,
+        *,
+        act: Activation | None = None,
+        residual: Array | None = None,
+    ) -> Array:
+        if not (
+            _is_packed(weight, gated=False)
+            and _is_floats(x, (None, weight.shape[1]))
+            and (bias is None or _is_floats(bias, (weight.shape[0],)))
+            and (residual is None or _is_floats(residual, (len(x), weight.shape[0])))
+        ):
+            self._count_composed("linear")
+            return super().linear(x, self.to_host(weight), bias, act=act, residual=residual)
+        return self._linear("linear", x, weight, bias, act, residual, weight.shape[0])
+
+    def gated_linear(
+        self, x: Array, weight: Array, bias: Array | None = None, *, act: Activation
+    ) -> Array:
+        if not (
+            _is_packed(weight, gated=True)
+            and _is_floats(x, (None, weight.shape[1]))
+            and (bias is None or _is_floats(bias, (weight.shape[0],)))
+        ):
+            self._count_composed("gated_linear")
+            return super().gated_linear(x, self.to_host(weight), bias, act=act)
+        return self._linear("gated_linear", x, weight, bias, act, None, weight.shape[0] // 2)
+
+    def _linear(
+        self,
+        op: str,
+        x: Array,
+        weight: PackedLinear,
+        bias: Array | None,
+        act: Activation | None,
+        residual: Array | None,
+        width: int,
+    ) -> Array:
+        if act is not None:
+            require_activation(op, act)
+        self.native_calls[op] += 1
+        out = self._new((len(x), width))  # (T, width)
+        self.kernels.linear(
+            _plain(x),
+            weight.panels,
+            _plain(bias),
+            _plain(residual),
+            getattr(self._activations, act or "none"),
+            weight.gated,
+            out,
+        )
+        return out
+
+    def add_norm(
+        self,
+        x: Array,
+        residual: Array | None,
+        norm: NormWeights[Array],
+        *,
+        order: NormOrder = "pre",
+    ) -> Array:
+        if not (
+            _is_floats(x, (None, None))
+            and (residual is None or _is_floats(residual, x.shape))
+            and _norm_fits(norm, x.shape[1])
+            and order in get_args(NormOrder)
+        ):
+            self._count_composed("add_norm")
+            return super().add_norm(x, residual, norm, order=order)
+        self.native_calls["add_norm"] += 1
+        out = self._new(x.shape)  # (T, E)
+        self.kernels.add_norm(
+            _plain(x),
+            _plain(residual),
+            _plain(norm.weight),
+            _plain(norm.bias),
+            norm.eps,
+            norm.kind == "layer",
+            order == "sandwich",
+            out,
+        )
+        return out
+
+    # ---- sequences
+
+    def attention(
+        self,
+        qkv: Array,
+        batch: BatchInputs[Array],
+        *,
+        num_heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        rope: Rope[Array] | None = None,
+        qk_norm: QkNorm[Array] | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        causal: bool = False,
+        position_bias: Array | None = None,
+    ) -> Array:
+        shapes.flat_batch("attention", qkv.shape, batch)
+        shapes.reach("attention", window_left, window_right)
+        kv_heads, head_dim = shapes.qkv("attention", qkv.shape, num_heads, kv_heads, head_dim)
+        sequences, longest = batch.batch, batch.max_seq
+        if not (
+            _is_floats(qkv, (None, None))
+            and (rope is None or _rope_fits(rope, sequences, longest, head_dim))
+            and (qk_norm is None or _qk_norm_fits(qk_norm, head_dim))
+            and (position_bias is None or _bias_fits(position_bias, num_heads, longest))
+        ):
+            self._count_composed("attention")
+            return super().attention(
+                qkv,
+                batch,
+                num_heads=num_heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                scale=scale,
+                rope=rope,
+                qk_norm=qk_norm,
+                window_left=window_left,
+                window_right=window_right,
+                causal=causal,
+                position_bias=position_bias,
+            )
+        self.native_calls["attention"] += 1
+        window_right = 0 if causal else window_right
+        out = self._new((len(qkv), num_heads * head_dim))  # (T, N D)
+        self.kernels.attention(
+            _plain(qkv),
+            batch.cu_seqlens,
+            num_heads,
+            kv_heads,
+            head_dim,
+            head_dim**-0.5 if scale is None else scale,
+            None if rope is None else _rope_table(rope.cos),
+            None if rope is None else _rope_table(rope.sin),
+            None if qk_norm is None else _plain(qk_norm.q_weight),
+            None if qk_norm is None else _plain(qk_norm.k_weight),
+            0.0 if qk_norm is None else qk_norm.eps,
+            -1 if window_left is None else window_left,
+            -1 if window_right is None else window_right,
+            _plain(position_bias),
+            out,
+        )
+        return out
+
+    def _pool_one(self, x: Array, batch: BatchInputs[Array], mode: PoolMode) -> NDArray[np.float32]:
+        if mode in ("cls", "last") or not _is_floats(x, (None, None)):
+            return super()._pool_one(x, batch, mode)
+        self.native_calls["pool"] += 1
+        out = np.empty((batch.batch, x.shape[1]), np.float32)  # (B, E)
+        lengths, skip = np.asarray(batch.seq_lengths), np.asarray(batch.pool_skip)  # (B,)
+        starts = batch.cu_seqlens[:-1] + skip.astype(np.int32)  # (B,)
+        if mode == "max":
+            self.kernels.max_rows(_plain(x), starts, batch.cu_seqlens[1:], out)
+            return out
+        position = np.arange(len(x)) - np.repeat(batch.cu_seqlens[:-1], lengths)  # (T,)
+        weights = (position >= np.repeat(skip, lengths)).astype(np.float32)  # (T,)
+        if mode == "weighted_mean":
+            weights *= position + 1
+        self.kernels.mean_rows(_plain(x), batch.cu_seqlens, weights, out)
+        if mode == "mean_sqrt_len":
+            out *= np.sqrt((lengths - skip)[:, None].astype(np.float32))
+        return out
+
+    def _new(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return self.pool_memory.new(shape, FLOAT32)
+
+    def _count_composed(self, op: str) -> None:
+        if not self.composed_calls[op]:
+            logger.info("%s: no kernel for this %s; it is composed from primitives", self.name, op)
+        self.composed_calls[op] += 1
+
+
+def _is_floats(x: Any, shape: tuple[int | None, ...]) -> bool:
+    """Whether x is a float32 array of that shape; None stands for any size."""
+    return (
+        isinstance(x, np.ndarray)
+        and x.dtype == FLOAT32
+        and x.ndim == len(shape)
+        and all(want is None or got == want for got, want in zip(x.shape, shape))
+    )
+
+
+def _is_packed(weight: Any, *, gated: bool) -> TypeGuard[PackedLinear]:
+    return isinstance(weight, PackedLinear) and weight.gated == gated
+
+
+def _norm_fits(norm: NormWeights[Array], width: int) -> bool:
+    return (
+        _is_floats(norm.weight, (width,))
+        and (norm.bias is None or (norm.kind == "layer" and _is_floats(norm.bias, (width,))))
+        and norm.kind in ("layer", "rms")
+    )
+
+
+def _qk_norm_fits(norm: QkNorm[Array], head_dim: int) -> bool:
+    return _is_floats(norm.q_weight, (head_dim,)) and _is_floats(norm.k_weight, (head_dim,))
+
+
+def _rope_fits(rope: Rope[Array], sequences: int, longest: int, head_dim: int) -> bool:
+    shape = rope.cos.shape
+    return (
+        _is_floats(rope.cos, shape)
+        and _is_floats(rope.sin, shape)
+        and len(shape) in (2, 3)
+        and (len(shape) == 2 or shape[0] == sequences)
+        and shape[-2] >= longest
+        and 2 * shape[-1] <= head_dim
+    )
+
+
+def _bias_fits(position_bias: Array, num_heads: int, longest: int) -> bool:
+    return (
+        _is_floats(position_bias, (num_heads, None))
+        and position_bias.shape[1] % 2 == 1
+        and position_bias.shape[1] >= 2 * longest - 1
+    )
+
+
+def _rope_table(table: Array) -> Array:
+    """(P, R / 2) or (B, P, R / 2) with the first dimension always there."""
+    plain: Array = _plain(table)
+    return plain[None] if plain.ndim == 2 else plain
+
+
+def _plain(x: Any) -> Any:
+    """The array as kernels read it: contiguous and aligned, copied where it is not; or None."""
+    return None if x is None else np.require(x, requirements=["C", "A"])

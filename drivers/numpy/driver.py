@@ -93,7 +93,7 @@ class NumpyDriver(NumpyArithmetic, NumpyAttention, NumpyBanded, NumpyPooling):
     # ---- lookups
 
     def embedding_lookup(self, ids: Array, table: Array, *, out: Array | None = None) -> Array:
-        _check_ids("embedding_lookup", ids, table)
+        check_ids("embedding_lookup", ids, table)
         out = self._out("embedding_lookup", out, (len(ids), table.shape[1]), table.dtype)
         if out.dtype == table.dtype:
             np.take(table, ids, axis=0, out=out, mode="clip")  # ids are in range: no copy
@@ -104,7 +104,7 @@ class NumpyDriver(NumpyArithmetic, NumpyAttention, NumpyBanded, NumpyPooling):
     def add_embeddings(
         self, hidden: Array, table: Array, ids: Array, *, out: Array | None = None
     ) -> Array:
-        _check_ids("add_embeddings", ids, table)
+        check_ids("add_embeddings", ids, table)
         shapes.require("add_embeddings", "hidden", hidden.shape, (len(ids), table.shape[1]))
         require_float("add_embeddings", hidden)
         out = self._out("add_embeddings", out, hidden.shape, hidden.dtype)
@@ -112,7 +112,8 @@ class NumpyDriver(NumpyArithmetic, NumpyAttention, NumpyBanded, NumpyPooling):
         return out
 
 
-def _check_ids(op: str, ids: Array, table: Array) -> None:
+def check_ids(op: str, ids: Array, table: Array) -> None:
+    """Refuse ids that are not int32, or not rows of the table."""
     shapes.require(op, "ids", ids.shape, (None,))
     shapes.require(op, "table", table.shape, (None, None))
     require(op, "ids", ids, INT32)

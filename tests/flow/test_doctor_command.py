@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from drivers import choose_driver
 from pipeline.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,11 @@ def test_machine_lines_have_the_installed_versions(doctor):
 
 @pytest.mark.parametrize(
     ("asked", "want"),
-    [("auto", "numpy: "), ("numpy", "numpy: asked for by name"), ("null", "null: asked for by")],
+    [
+        ("auto", f"{choose_driver()[0]}: "),
+        ("numpy", "numpy: asked for by name"),
+        ("null", "null: asked for by"),
+    ],
 )
 def test_driver_line_says_which_and_why(doctor, asked, want):
     _, lines, _ = doctor("--driver", asked)

@@ -52,7 +52,7 @@ def asked(index, **options):
 
 def embedded_text(index, text, **options):
     """The vector of a text with no prompt, by the Embedder alone."""
-    with Embedder.open(index.version.summary["model"], driver="numpy", **options) as embedder:
+    with Embedder.open(index.version.summary["model"], **options) as embedder:
         return embedder.encode([text], prompt_text="")[0]
 
 

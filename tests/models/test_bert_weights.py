@@ -15,7 +15,6 @@ import arch
 from arch import CheckpointError
 from arch.weights import open_safetensors, open_weights, to_host
 from drivers import open_driver
-from pipeline import Embedder
 
 PREFIXES = ("", "bert.", "roberta.", "model.", "0.auto_model.", "auto_model.", "a.b.c.")
 
@@ -42,15 +41,13 @@ def test_num_21_heads_of_pretraining_beside_a_prefixed_backbone_are_ignored(embe
     np.testing.assert_array_equal(got, embed_spec(BASE, TEXTS))
 
 
-def test_num_21_pooler_and_position_ids_may_be_there_or_not(tmp_path, embed_spec):
+def test_num_21_pooler_and_position_ids_may_be_there_or_not(tmp_path, embed_spec, open_embedder):
     folder = build(tmp_path, replace(BASE, extras=(("embeddings.position_ids", (1, 64)),)))
-    with Embedder.open(folder) as embedder:
-        with_extras = embedder.encode(list(TEXTS))
+    with_extras = open_embedder(folder).encode(list(TEXTS))
     tensors = {k: v for k, v in bert_weights(BASE).items() if not k.startswith("pooler")}
     rows = [(k, "F32", v.shape, encode_tensor(v, "F32")) for k, v in tensors.items()]
     write_safetensors(folder / "model.safetensors", rows)
-    with Embedder.open(folder) as embedder:
-        without_pooler = embedder.encode(list(TEXTS))
+    without_pooler = open_embedder(folder).encode(list(TEXTS))
     want = embed_spec(BASE, TEXTS)
     np.testing.assert_array_equal(with_extras, want)
     np.testing.assert_array_equal(without_pooler, want)
