@@ -259,7 +259,7 @@ class ClassicBert(EncoderModel[T]):
         emb = pack(layout.embedding_specs())
         position_bias = None
         if layout.relative:
-            relative = reader.read([RELATIVE], sizes)["relative"].astype(np.float32)  # (K, N)
+            relative = reader.read([RELATIVE], sizes, np.float32)["relative"]  # (K, N)
             by_distance = relative[relative_buckets(cfg.max_positions)].T  # (N, 2P - 1)
             position_bias = driver.from_host(np.ascontiguousarray(by_distance))
         layers = tuple(

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from arch.checkpoint import Checkpoint
 from arch.errors import CheckpointError
 from arch.pooling import Head
-from arch.weights import WeightReader, WeightSpec, require_float16_range
+from arch.weights import WeightReader, WeightSpec
 from drivers import shapes
 from drivers.protocol import Driver
 from drivers.types import BatchInputs, Encoding, T
@@ -100,11 +100,9 @@ def packer(
 
     def read(specs: Sequence[WeightSpec], layer: int | None = None) -> dict[str, T]:
         packed = {}
-        values = reader.read(specs, sizes, layer)
         for spec in specs:
-            if np.dtype(dtype) == np.float16:
-                require_float16_range(checkpoint.folder, spec.field, values[spec.field])
-            packed[spec.field] = driver.pack(values[spec.field], spec.role, dtype)
+            values = reader.read([spec], sizes, dtype, layer)[spec.field]
+            packed[spec.field] = driver.pack(values, spec.role, dtype)
         return packed
 
     return read

@@ -106,6 +106,6 @@ def _read_dense(module: DenseModule) -> Dense:
     specs = (DENSE_WEIGHT, DENSE_BIAS) if module.bias else (DENSE_WEIGHT,)
     reader = WeightReader(module.folder, open_safetensors(path), anchor="linear.weight")
     sizes = {"O": module.out_features, "I": module.in_features}
-    values = {k: v.astype(np.float32) for k, v in reader.read(specs, sizes).items()}
+    values = reader.read(specs, sizes, np.float32)
     reader.finish(ignored=())
     return Dense(values["weight"], values.get("bias"), module.act)

@@ -15,20 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from arch.errors import CheckpointError
 from arch.json_file import JsonFile
+from arch.stored import StoredTensor, copy_to, to_host
 from drivers.types import WeightRole
 
-STORED: Mapping[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-}
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -71,16 +66,6 @@ def norm_specs(field: str, name: str, shape: str = "E", *, bias: bool) -> tuple[
     """A norm's `field` and, with a bias, `field`_bias; the name ends before `.weight`."""
     weight = WeightSpec(field, (f"{name}.weight",), shape, "vector")
     return (weight, WeightSpec(f"{field}_bias", (f"{name}.bias",), shape, "vector"))[: 1 + bias]
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where a tensor lies: its file, stored dtype name, shape, and the mapped file's bytes."""
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-    data: NDArray[np.uint8]
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
@@ -151,28 +136,6 @@ def _open_shards(index_path: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def to_host(name: str, tensor: StoredTensor) -> NDArray[Any]:
-    """The tensor's values: a mapped view of float32 or float16, or bfloat16 widened to float32.
-
-    A tensor that the file does not align to its dtype is copied. Widening is exact (a bfloat16 is
-    the upper half of a float32). Raises CheckpointError for any other stored dtype and for values
-    that are not finite.
-    """
-    if tensor.dtype not in STORED:
-        have = ", ".join(STORED)
-        raise CheckpointError(
-            tensor.path, f"'{name}' is stored as {tensor.dtype}, wanted one of {have}"
-        )
-    values: NDArray[Any] = tensor.data.view(STORED[tensor.dtype]).reshape(tensor.shape)
-    if not values.flags.aligned:  # BLAS would copy it at every call
-        values = values.copy()
-    if tensor.dtype == "BF16":
-        values = (values.astype(np.uint32) << 16).view(np.float32)
-    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
-        raise CheckpointError(tensor.path, f"'{name}' holds values that are not finite")
-    return values
-
-
 class WeightReader:
     """Reads a family's fields from the tensors of a folder and keeps count of what was used."""
 
@@ -204,19 +167,25 @@ class WeightReader:
         self._prefix = self._find_prefix()
 
     def read(
-        self, specs: Iterable[WeightSpec], sizes: Mapping[str, int], layer: int | None = None
+        self,
+        specs: Iterable[WeightSpec],
+        sizes: Mapping[str, int],
+        dtype: DTypeLike,
+        layer: int | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Host arrays by field. `{layer}` in a name stands for the layer's number.
+        """Host arrays of `dtype` by field: mapped views where a field is one tensor stored so.
 
-        Raises CheckpointError for a missing tensor, a wrong shape or a stored dtype not known.
+        `{layer}` in a name stands for the layer's number. Raises CheckpointError for a missing
+        tensor, a wrong shape, a stored dtype not known, and values that `dtype` cannot hold.
         """
         fields = {}
         for spec in specs:
             parts = [
-                self._read_one(name.format(layer=layer), tuple(sizes[letter] for letter in shape))
+                self._find(name.format(layer=layer), tuple(sizes[letter] for letter in shape))
                 for name, shape in spec.parts
             ]
-            fields[spec.field] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            parts = [(f"'{name}' of '{spec.field}'", tensor) for name, tensor in parts]
+            fields[spec.field] = _stacked(parts, np.dtype(dtype))
         return fields
 
     def rows(self, name: str) -> int | None:
@@ -255,7 +224,8 @@ class WeightReader:
             f"has no tensor '{self._anchor}', with any prefix; it has {some}",
         )
 
-    def _read_one(self, bare: str, want: tuple[int, ...]) -> NDArray[Any]:
+    def _find(self, bare: str, want: tuple[int, ...]) -> tuple[str, StoredTensor]:
+        """The tensor's full name and place, checked against the shape that the config wants."""
         name = self._prefix + bare
         tensor = self._tensors.get(name)
         if tensor is None:
@@ -267,16 +237,18 @@ class WeightReader:
                 tensor.path, f"'{name}' has shape {tensor.shape}, the config wants {want}"
             )
         self._used.add(name)
-        return to_host(name, tensor)
+        return name, tensor
 
 
-def require_float16_range(path: Path, field: str, values: NDArray[Any]) -> None:
-    """Refuse weights that float16 cannot hold, rather than make infinities of them."""
-    largest = float(np.abs(values).max()) if values.size else 0.0
-    if largest > FLOAT16_MAX:
-        raise CheckpointError(
-            path, f"'{field}' reaches {largest:.3g}, beyond float16 ({FLOAT16_MAX:g}); use float32"
-        )
+def _stacked(parts: Sequence[tuple[str, StoredTensor]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values of a labelled tensor, or of several stacked, each copied straight to its place."""
+    if len(parts) == 1:
+        return to_host(*parts[0], dtype)
+    rows = np.cumsum([0, *(tensor.shape[0] for _, tensor in parts)])
+    out = np.empty((rows[-1], *parts[0][1].shape[1:]), dtype)
+    for (label, tensor), start, stop in zip(parts, rows, rows[1:]):
+        copy_to(label, tensor, out[start:stop])
+    return out
 
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:
