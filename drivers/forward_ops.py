@@ -146,21 +146,44 @@ class ForwardOps(Driver[T]):
             weights = self.banded_softmax(scores, scale=scale, seq_lengths=lengths, out=scores)
             heads = self.banded_sv(weights, v)  # (B * N, S, D)
         else:
-            scores = self.alloc_zeros((q.shape[0], max_seq, max_seq), FLOAT32)
-            scores = self.gemm_batched(q, k, transpose_b=True, out=scores)  # (B * N, S, S)
-            weights = self.fused_scale_mask_softmax(
-                scores,
-                batch.attn_mask,
-                num_heads=num_heads,
+            heads = self._attend(
+                q,
+                k,
+                v,
+                batch,
                 scale=scale,
-                window_left=window_left,
-                window_right=window_right,
+                window=(window_left, window_right),
                 position_bias=position_bias,
-                out=scores,
-            )  # (B * N, S, S)
-            heads = self.alloc_zeros(q.shape, v.dtype)
-            heads = self.gemm_batched(weights, v, out=heads)  # (B * N, S, D)
+            )  # (B * N, S, D)
         return self.fused_reshape_unpad(heads, seq_lengths=lengths, num_heads=num_heads)  # (T, ND)
+
+    def _attend(
+        self,
+        q: T,
+        k: T,
+        v: T,
+        batch: BatchInputs[T],
+        *,
+        scale: float,
+        window: tuple[int | None, int | None],
+        position_bias: T | None,
+    ) -> T:
+        """Every query against every key: (B * N, S, D), (B * KV, S, D) twice -> (B * N, S, D)."""
+        max_seq = batch.max_seq
+        scores = self.alloc_zeros((q.shape[0], max_seq, max_seq), FLOAT32)
+        scores = self.gemm_batched(q, k, transpose_b=True, out=scores)  # (B * N, S, S)
+        weights = self.fused_scale_mask_softmax(
+            scores,
+            batch.attn_mask,
+            num_heads=q.shape[0] // batch.batch,
+            scale=scale,
+            window_left=window[0],
+            window_right=window[1],
+            position_bias=position_bias,
+            out=scores,
+        )  # (B * N, S, S)
+        heads = self.alloc_zeros(q.shape, v.dtype)
+        return self.gemm_batched(weights, v, out=heads)  # (B * N, S, D)
 
     def pool(
         self,

@@ -209,14 +209,15 @@ class NumpyAttention(NumpyOps):
         out = self._out(op, out, scores.shape, scores.dtype)
         if out.size:
             seq = scores.shape[1]
+            every = slice(0, seq)
             rows.masked_softmax(
                 scores,
                 mask,
                 num_heads,
                 scale,
                 out,
-                beyond=_beyond(seq, *window),
-                position_bias=None if position_bias is None else _by_pair(position_bias, seq),
+                beyond=beyond(every, every, *window),
+                position_bias=None if position_bias is None else by_pair(position_bias, seq),
             )
         return out
 
@@ -253,16 +254,20 @@ def _sequences(seq_lengths: Sequence[int]) -> Iterator[slice]:
         start += length
 
 
-def _beyond(seq: int, left: int | None, right: int | None) -> NDArray[np.bool_] | None:
-    """(S, S): True where a key lies outside the query's window; None where none does."""
-    before = None if left is None else np.tri(seq, seq, -left - 1, dtype=np.bool_)
-    after = None if right is None else ~np.tri(seq, seq, right, dtype=np.bool_)
+def beyond(
+    queries: slice, keys: slice, left: int | None, right: int | None
+) -> NDArray[np.bool_] | None:
+    """(queries, keys): True where a key lies outside the query's window; None without one."""
+    shape = (queries.stop - queries.start, keys.stop - keys.start)
+    ahead = queries.start - keys.start  # the first query's own column
+    before = None if left is None else np.tri(*shape, ahead - left - 1, dtype=np.bool_)
+    after = None if right is None else ~np.tri(*shape, ahead + right, dtype=np.bool_)
     if before is None or after is None:
         return after if before is None else before
     return before | after
 
 
-def _by_pair(position_bias: Array, seq: int) -> Array:
+def by_pair(position_bias: Array, seq: int) -> Array:
     """(N, 2 P - 1) by distance -> a view (N, S, S) by query and key."""
     middle = position_bias.shape[1] // 2
     by_head, step = position_bias.strides

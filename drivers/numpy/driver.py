@@ -16,11 +16,12 @@ from drivers.numpy.attention import NumpyAttention
 from drivers.numpy.banded import NumpyBanded
 from drivers.numpy.base import Array, float32
 from drivers.numpy.blas import BLAS_THREADS
+from drivers.numpy.long_attention import NumpyLongAttention
 from drivers.numpy.pooling import NumpyPooling
 from drivers.types import BatchInputs, Encoding, lengths_of
 
 
-class NumpyDriver(NumpyArithmetic, NumpyAttention, NumpyBanded, NumpyPooling):
+class NumpyDriver(NumpyArithmetic, NumpyAttention, NumpyLongAttention, NumpyBanded, NumpyPooling):
     """Every primitive in NumPy: float32 or float16 storage, float32 arithmetic.
 
     A single-threaded driver: while a batch is open (`begin_batch`), BLAS runs on one thread, and

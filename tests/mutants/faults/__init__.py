@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.faults.arithmetic import ACTIVATIONS, NORMS, PRODUCTS
 from tests.mutants.faults.attention import LAYOUTS, SOFTMAXES
-from tests.mutants.faults.forward import BANDS, FORWARDS
+from tests.mutants.faults.forward import BANDS, FORWARDS, PARTS
 
-FAULTS = (*NORMS, *PRODUCTS, *ACTIVATIONS, *SOFTMAXES, *LAYOUTS, *BANDS, *FORWARDS)
+FAULTS = (*NORMS, *PRODUCTS, *ACTIVATIONS, *SOFTMAXES, *LAYOUTS, *BANDS, *FORWARDS, *PARTS)

@@ -59,12 +59,12 @@ SOFTMAXES = (
         "y += position_bias[0]",
         "windows",
     ),
-    Fault("left edge of the window lost", HEADS, "-left - 1, dtype", "-left, dtype", "windows"),
+    Fault("left edge of the window lost", HEADS, "- left - 1, dtype", "- left, dtype", "windows"),
     Fault(
         "right edge of the window lost",
         HEADS,
-        "np.tri(seq, seq, right, dtype",
-        "np.tri(seq, seq, right - 1, dtype",
+        "ahead + right, dtype",
+        "ahead + right - 1, dtype",
         "windows",
     ),
     Fault(
@@ -84,8 +84,8 @@ SOFTMAXES = (
     Fault(
         "window turned round",
         HEADS,
-        "beyond=_beyond(seq, *window)",
-        "beyond=_beyond(seq, *window[::-1])",
+        "beyond=beyond(every, every, *window)",
+        "beyond=beyond(every, every, *window[::-1])",
         "windows",
     ),
     Fault(

@@ -8,6 +8,8 @@ BAND = "drivers/numpy/banded.py"
 MEMORY = "drivers/numpy/driver.py"
 POOLS = "drivers/numpy/pooling.py"
 FORWARD = "drivers/forward_ops.py"
+HEADS = "drivers/numpy/attention.py"
+LONG = "drivers/numpy/long_attention.py"
 
 BANDS = (
     Fault(
@@ -205,5 +207,57 @@ FORWARDS = (
         "    def geglu_f16(",
         "    def geglu_half(",
         "trait",
+    ),
+)
+
+PARTS = (
+    Fault(
+        "a block sees one key less before it",
+        LONG,
+        "max(0, start - left)",
+        "max(0, start - left + 1)",
+        "long_attention",
+    ),
+    Fault(
+        "a block sees one key less after it",
+        LONG,
+        "min(length, stop + right)",
+        "min(length, stop + right - 1)",
+        "long_attention",
+    ),
+    Fault(
+        "bias of the first queries for every block",
+        LONG,
+        "bias[own, queries, keys]",
+        "bias[own, : queries.stop - queries.start, keys]",
+        "long_attention",
+    ),
+    Fault(
+        "bias of the first heads for every key head",
+        LONG,
+        "bias[own, queries, keys]",
+        "bias[:shared, queries, keys]",
+        "long_attention",
+    ),
+    Fault(
+        "windows of the first block for every block",
+        HEADS,
+        "ahead = queries.start - keys.start",
+        "ahead = 0",
+        "long_attention",
+    ),
+    Fault(
+        "padding seen by later sequences",
+        LONG,
+        "attn_mask=batch.attn_mask[some]",
+        "attn_mask=batch.attn_mask[: len(batch.seq_lengths[some])]",
+        "long_attention",
+    ),
+    Fault(
+        "scores beyond the limit",
+        LONG,
+        "self.max_score_bytes // (4 * shared * length)",
+        "length",
+        "long_attention",
     ),
 )
