@@ -96,7 +96,8 @@ class Checkpoint:
     """A model folder, read. Weights are not opened yet.
 
     folder: where config.json, the tokenizer and the weights lie. module_folders: those of all
-    modules, present or not. notes: what was decided by default, one sentence each.
+    modules, present or not. model_type: config.json's, "" where it has none. notes: what was
+    decided by default, one sentence each.
     """
 
     root: Path
@@ -158,7 +159,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
         folder=folder,
         module_folders=tuple(path for _, path in modules),
         config=config,
-        model_type=config.string("model_type"),
+        model_type=config.string("model_type", default=""),
         pool_modes=modes,
         include_prompt=include_prompt,
         pooled_width=width,
