@@ -3,6 +3,8 @@
 Serves `bert` (MiniLM, BGE, E5, GTE of the first generation, arctic-embed, mxbai), `roberta`,
 `xlm-roberta` and `camembert` (Liu et al. 2019; positions start after the padding id), `distilbert`
 (Sanh et al. 2019; no token types) and `mpnet` (Song et al. 2020; relative positions beside them).
+Every token attends to all others. A text has at most as many tokens as there are position rows (512
+in most checkpoints), those up to the padding id left out where positions start after it.
 """
 
 from __future__ import annotations

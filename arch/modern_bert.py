@@ -1,6 +1,9 @@
 """ModernBERT (Warner et al. 2024): pre-norm, rotary, GeGLU, global and local attention in turn.
 
 Serves model_type `modernbert`: ModernBERT itself, gte-modernbert, modernbert-embed, and others.
+In every third layer a token attends to all others, in the rest to `local_attention // 2` (64) on
+each side; each kind of layer has a rotary base of its own. A text has at most
+`max_position_embeddings` (8,192) tokens.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Serves model_type `nomic_bert`, in the spelling of the hub's own code (`n_embd`, `Wqkv`, `fc11`) and
 in that of `transformers` 5. With dynamic NTK scaling a row's base comes from that row's own length,
-so that no vector depends on its batch; `transformers` takes the batch's longest row.
+so that no vector depends on its batch; `transformers` takes the batch's longest row. Every token
+attends to all others. A text has at most `n_positions` (8,192) tokens, in the new spelling
+`max_position_embeddings` times the scaling's factor.
 """
 
 from __future__ import annotations

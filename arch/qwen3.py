@@ -1,6 +1,9 @@
 """Qwen3 (Yang et al. 2025) as an embedding model: a causal decoder, its last token pooled.
 
-Serves model_type `qwen3`: Qwen3-Embedding and what is tuned from it.
+Serves model_type `qwen3`: Qwen3-Embedding and what is tuned from it. A token attends to itself and
+those before it, where the config slides a window to the last of them; positions are rotary, q and k
+have a norm for each head, and several query heads share a key head. A text has at most
+`max_position_embeddings` (32,768) tokens.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from arch import ARCHS
+from arch.checkpoint import POOL_MODES
 from pipeline import cli
 from pipeline.config import schema_markdown
 
@@ -20,6 +23,16 @@ FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n(.*?)^\1\2", re.MULTILINE | re.DOT
 LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
+
+
+@pytest.fixture
+def models_page():
+    """The script that writes docs/MODELS.md."""
+    path = ROOT / "docs" / "models_page.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def prose_of(name):
@@ -125,3 +138,31 @@ def test_links_lead_somewhere(name):
 def test_the_configuration_page_is_the_schema():
     page = (ROOT / "docs" / "CONFIG.md").read_text(encoding="utf-8")
     assert page == "# Configuration\n\n" + schema_markdown()
+
+
+def test_the_models_page_is_the_registry_and_the_table(models_page):
+    page = (ROOT / "docs" / "MODELS.md").read_text(encoding="utf-8")
+    assert page == models_page.models_markdown()
+
+
+def test_a_family_gained_or_lost_changes_the_models_page(models_page, monkeypatch):
+    page = models_page.models_markdown()
+    lost = {name: family for name, family in ARCHS.items() if name != "mpnet"}
+    monkeypatch.setattr(models_page, "ARCHS", lost)
+    without = models_page.models_markdown()
+    assert "all-mpnet-base-v2" in page.partition("## Refused")[0]
+    assert "all-mpnet-base-v2" in without.partition("## Refused")[2]
+    monkeypatch.setattr(models_page, "ARCHS", {**ARCHS, "t5": ARCHS["bert"]})
+    assert "sentence-t5-base" in models_page.models_markdown().partition("## Refused")[0]
+
+
+def test_rows_of_the_models_table_are_whole(models_page):
+    rows = models_page.read_rows()
+    assert len({row["checkpoint"] for row in rows}) == len(rows)
+    for row in rows:
+        assert None not in row
+        assert None not in row.values()
+        assert row["normalized"] in ("yes", "no", "")
+        assert row["pooling"] in (*POOL_MODES, "")
+        for score in (row["stsb"], row["scifact"]):
+            assert re.fullmatch(r"(0\.\d{5})?", score)
