@@ -83,9 +83,38 @@ def job_memory(record: Record) -> Iterator[str]:
         yield f"| {shards} | {sizes} |"
 
 
+def models(record: Record) -> Iterator[str]:
+    settings = record["settings"]
+    yield (
+        f"## Models of full size, random weights: 1,024 tokens, {settings['threads']} thread, "
+        f"median of {settings['rounds']} rounds\n"
+    )
+    yield (
+        "| model | system | packed weights | loaded in | peak, loading | peak, running | "
+        "1 x 1,024 | 8 x 128 | largest difference |"
+    )
+    yield "|" + "---|" * 9
+    for model, systems in record["figures"].items():
+        for system, row in systems.items():
+            one, eight = (row["median_seconds"][shape] for shape in ("1 x 1024", "8 x 128"))
+            yield (
+                f"| {model} | {system} | {row['packed_bytes'] / 1e6:,.0f} MB | "
+                f"{row['load']['seconds']:.1f} s | {row['load_peak_over_packed']:.2f}x | "
+                f"{row['run_peak_over_packed']:.2f}x | {one:.2f} s | {eight:.2f} s | "
+                f"{row['largest_difference']:.1e} |"
+            )
+    yield ""
+    yield (
+        "Peaks are of the process beyond its imports, mapped pages counted, over the weights as "
+        "packed; a peer that maps its weights reads them when it first runs. Differences are of "
+        "unit vectors, to the last system of a model."
+    )
+
+
 SECTIONS: dict[str, Callable[[Record], Iterator[str]]] = {
     "quality": quality,
     "embed": embed,
+    "models": models,
     "job-overhead": job_overhead,
     "job-memory": job_memory,
 }
