@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from arch.encoder import ModelArch
 from arch.errors import CheckpointError, naming_unreadable
 from arch.modern_bert import ModernBert
 from arch.nomic_bert import NomicBert
+from arch.packed_weights import PackedWeights
 from arch.qwen3 import Qwen3
 from drivers.protocol import Driver
 
@@ -49,15 +51,23 @@ def load(
     pooling: str | None = None,
     normalize: bool | None = None,
     dim: int | None = None,
+    packed_folder: Path | None = None,
 ) -> ModelArch:
     """Load a model folder for a driver, as the folder says; the keywords overrule it where given.
 
     dtype: storage of weights and activations. pooling: a mode's name in sentence-transformers'
     spelling. normalize: whether vectors get norm 1. dim: the width to cut them to.
+    packed_folder: where weights in the driver's own layout are kept and found; None for nowhere.
     Raises CheckpointError where the folder is damaged, or holds what no family here does exactly.
     """
     with naming_unreadable(folder):
         checkpoint = read_checkpoint(folder).overridden(pooling=pooling, normalize=normalize)
         if checkpoint.model_type not in ARCHS:
             raise checkpoint.config.error("model_type", "one of " + ", ".join(sorted(ARCHS)))
-        return ARCHS[checkpoint.model_type].load(checkpoint, driver, dtype, dim)
+        family = ARCHS[checkpoint.model_type]
+        layout = driver.packed_layout(dtype)
+        if packed_folder is None or layout is None:
+            return family.load(checkpoint, driver, dtype, dim)
+        weight_files = sorted(checkpoint.folder.glob("*.safetensors"))
+        with PackedWeights(packed_folder, weight_files, layout) as packed:
+            return family.load(replace(checkpoint, packed=packed), driver, dtype, dim)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from arch.errors import CheckpointError
 from arch.json_file import JsonFile, read_json
+from arch.packed_weights import PackedWeights
 from drivers.types import Activation, PoolMode
 
 POOL_MODES: dict[str, PoolMode] = {
@@ -97,7 +98,7 @@ class Checkpoint:
 
     folder: where config.json, the tokenizer and the weights lie. module_folders: those of all
     modules, present or not. model_type: config.json's, "" where it has none. notes: what was
-    decided by default, one sentence each.
+    decided by default, one sentence each. packed: weights as an earlier load packed them.
     """
 
     root: Path
@@ -113,6 +114,7 @@ class Checkpoint:
     default_prompt_name: str | None
     tokenizer: TokenizerSettings
     notes: tuple[str, ...]
+    packed: PackedWeights | None = None
 
     @property
     def normalized(self) -> bool:

@@ -95,15 +95,28 @@ def packer(
 ) -> Callable[..., dict[str, T]]:
     """A function (specs, layer=None) -> packed weights by field.
 
-    Raises CheckpointError where float16 storage is asked for and a weight is beyond its range.
+    Linear weights come from the checkpoint's packed file where an earlier load wrote them, and go
+    to it where not. Raises CheckpointError where float16 storage is asked for and a weight is
+    beyond its range.
     """
+    kept = None if driver.packed_layout(dtype) is None else checkpoint.packed
 
     def read(specs: Sequence[WeightSpec], layer: int | None = None) -> dict[str, T]:
-        packed = {}
-        for spec in specs:
-            values = reader.read([spec], sizes, dtype, layer)[spec.field]
-            packed[spec.field] = driver.pack(values, spec.role, dtype)
-        return packed
+        return {spec.field: read_one(spec, layer) for spec in specs}
+
+    def read_one(spec: WeightSpec, layer: int | None) -> T:
+        if kept is None or spec.role not in ("linear", "gated"):
+            return pack_one(spec, layer)
+        name = f"{layer}.{spec.field}.{spec.role}"
+        shape = reader.shape(spec, sizes, layer)
+        values = kept.get(name)
+        if values is None:
+            values = kept.add(name, driver.packed_values(pack_one(spec, layer)))
+        return driver.from_packed(values, shape, spec.role, dtype)
+
+    def pack_one(spec: WeightSpec, layer: int | None) -> T:
+        host = reader.read([spec], sizes, dtype, layer)[spec.field]
+        return driver.pack(host, spec.role, dtype)
 
     return read
 

@@ -188,6 +188,16 @@ class WeightReader:
             fields[spec.field] = _stacked(parts, np.dtype(dtype))
         return fields
 
+    def shape(
+        self, spec: WeightSpec, sizes: Mapping[str, int], layer: int | None = None
+    ) -> tuple[int, ...]:
+        """The shape of a field, whose tensors count as used. Raises CheckpointError as `read`."""
+        found = [
+            self._find(name.format(layer=layer), tuple(sizes[letter] for letter in shape))[1].shape
+            for name, shape in spec.parts
+        ]
+        return (sum(shape[0] for shape in found), *found[0][1:])
+
     def rows(self, name: str) -> int | None:
         """The first size of a stored tensor; None where there is none of that name."""
         tensor = self._tensors.get(self._prefix + name)

@@ -43,6 +43,17 @@ class ForwardOps(Driver[T]):
             raise ShapeError(f"pack: a weight of role '{role}' has shape {weight.shape}")
         return self.from_host(np.ascontiguousarray(weight, dtype=dtype))
 
+    def packed_layout(self, dtype: DTypeLike) -> str | None:
+        return None
+
+    def packed_values(self, packed: T) -> NDArray[Any]:
+        raise DriverError(f"{self.name}: packed weights have no layout of their own")
+
+    def from_packed(
+        self, values: NDArray[Any], shape: tuple[int, ...], role: WeightRole, dtype: DTypeLike
+    ) -> T:
+        raise DriverError(f"{self.name}: packed weights have no layout of their own")
+
     def embed(
         self,
         batch: BatchInputs[T],

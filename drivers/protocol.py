@@ -49,6 +49,24 @@ class Forward(Protocol[T]):
         """A host weight in the device's own layout and storage type."""
         ...
 
+    def packed_layout(self, dtype: DTypeLike) -> str | None:
+        """The name of the layout that packed linear weights have, for files of them.
+
+        Two drivers with the same name read each other's. None where packing keeps the host's
+        layout, and nothing is gained by a file.
+        """
+        ...
+
+    def packed_values(self, packed: T) -> NDArray[Any]:
+        """The memory of a packed linear or gated weight, as a host array for a file."""
+        ...
+
+    def from_packed(
+        self, values: NDArray[Any], shape: tuple[int, ...], role: WeightRole, dtype: DTypeLike
+    ) -> T:
+        """What `pack` gave for a weight of that shape, on `packed_values` read back; no copy."""
+        ...
+
     def embed(
         self,
         batch: BatchInputs[T],

@@ -18,6 +18,7 @@ from arch import ModelArch
 from drivers import Driver, open_driver
 from drivers.types import Encoding
 from pipeline.bucketing import plan_batches
+from pipeline.cache_folder import packed_folder
 from pipeline.chunking import chunk_spans
 from pipeline.config import RunConfig
 from pipeline.errors import UsageError
@@ -107,6 +108,7 @@ class Embedder:
             pooling=pooling,
             normalize=normalize,
             dim=dim,
+            packed_folder=packed_folder(),
         )
         settings = loaded.checkpoint.tokenizer
         limit = length_limit(loaded.max_tokens, settings.declared_max_seq_len, max_seq_len)

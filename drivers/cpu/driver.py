@@ -85,6 +85,27 @@ class CpuDriver(NumpyDriver):
             raise ShapeError(f"pack: a gated weight has two halves, not {len(host)} rows")
         return pack_linear(self.kernels, _plain(host), gated=role == "gated")
 
+    def packed_layout(self, dtype: DTypeLike) -> str | None:
+        return f"float32-{2 * self.kernels.lanes}" if np.dtype(dtype) == FLOAT32 else None
+
+    def packed_values(self, packed: Any) -> NDArray[Any]:
+        if not isinstance(packed, PackedLinear):
+            raise DriverError(f"{self.name}: not a packed linear weight: {type(packed).__name__}")
+        return packed.panels
+
+    def from_packed(
+        self, values: NDArray[Any], shape: tuple[int, ...], role: WeightRole, dtype: DTypeLike
+    ) -> Any:
+        rows, depth = shape
+        gated = role == "gated"
+        want = self.kernels.packed_size(rows, depth, gated)
+        if values.shape != (want,) or values.dtype != FLOAT32:
+            raise ShapeError(
+                f"from_packed: {values.dtype} {values.shape} for a weight {shape}, wanted float32 "
+                f"({want},)"
+            )
+        return PackedLinear((rows, depth), values, gated, self.kernels.lanes)
+
     # ---- tokens
 
     def embed(
