@@ -132,6 +132,7 @@ class LayerWeights(Generic[T]):
     qkv: T  # ((N + 2 KV) D, E)
     qkv_bias: T | None  # ((N + 2 KV) D,)
     qk_norm: QkNorm[T]
+    rope: Rope[T]
     window_left: int | None
     attn_out: T  # (E, N D)
     attn_out_bias: T | None  # (E,)
@@ -141,12 +142,7 @@ class LayerWeights(Generic[T]):
 
 
 def decoder_layer(
-    d: Driver[T],
-    x: T,
-    w: LayerWeights[T],
-    rope: Rope[T],
-    batch: BatchInputs[T],
-    cfg: Qwen3Config,
+    d: Driver[T], x: T, w: LayerWeights[T], batch: BatchInputs[T], cfg: Qwen3Config
 ) -> T:
     """One pre-norm decoder layer over unpadded tokens: (T, E) -> (T, E), in the dtype of x."""
     h = d.add_norm(x, None, w.attn_norm)  # (T, E)
@@ -156,7 +152,7 @@ def decoder_layer(
         num_heads=cfg.num_heads,
         kv_heads=cfg.kv_heads,
         head_dim=cfg.head_dim,
-        rope=rope,
+        rope=w.rope,
         qk_norm=w.qk_norm,
         window_left=w.window_left,
         causal=True,
@@ -177,7 +173,6 @@ class Qwen3(EncoderModel[T]):
         words: EmbeddingTable[T],
         layers: tuple[LayerWeights[T], ...],
         final_norm: NormWeights[T],
-        rope: Rope[T],
         head: Head,
         dtype: np.dtype[Any],
     ) -> None:
@@ -186,7 +181,6 @@ class Qwen3(EncoderModel[T]):
         self._words = words
         self._layers = layers
         self._final_norm = final_norm
-        self._rope = rope
 
     @classmethod
     def load(
@@ -208,15 +202,15 @@ class Qwen3(EncoderModel[T]):
         }
         pack = packer(reader, driver, dtype, sizes, checkpoint)
         emb = pack(EMBEDDING_SPECS)
+        rope = pack_rope(driver, cfg.rope, cfg.max_positions)
         layers = tuple(
-            _layer_weights(pack(layer_specs(cfg), layer), cfg, window)
+            _layer_weights(pack(layer_specs(cfg), layer), cfg, rope, window)
             for layer, window in enumerate(cfg.windows)
         )
         reader.finish(IGNORED)
         words = EmbeddingTable(emb["words"], "input_ids")
         final_norm = NormWeights(emb["final_norm"], None, cfg.norm_eps, "rms")
-        rope = pack_rope(driver, cfg.rope, cfg.max_positions)
-        return cls(checkpoint, cfg, words, layers, final_norm, rope, head, np.dtype(dtype))
+        return cls(checkpoint, cfg, words, layers, final_norm, head, np.dtype(dtype))
 
     @property
     def max_tokens(self) -> int:
@@ -229,16 +223,19 @@ class Qwen3(EncoderModel[T]):
     def encode(self, driver: Driver[T], batch: BatchInputs[T]) -> T:
         x = driver.embed(batch, [self._words])  # (T, E)
         for layer in self._layers:
-            x = decoder_layer(driver, x, layer, self._rope, batch, self.cfg)
+            x = decoder_layer(driver, x, layer, batch, self.cfg)
         return driver.add_norm(x, None, self._final_norm)  # (T, E)
 
 
-def _layer_weights(w: Mapping[str, T], cfg: Qwen3Config, window: int | None) -> LayerWeights[T]:
+def _layer_weights(
+    w: Mapping[str, T], cfg: Qwen3Config, rope: Rope[T], window: int | None
+) -> LayerWeights[T]:
     return LayerWeights(
         attn_norm=NormWeights(w["attn_norm"], None, cfg.norm_eps, "rms"),
         qkv=w["qkv"],
         qkv_bias=w.get("qkv_bias"),
         qk_norm=QkNorm(w["q_norm"], w["k_norm"], cfg.norm_eps),
+        rope=rope,
         window_left=None if window is None else window - 1,
         attn_out=w["attn_out"],
         attn_out_bias=w.get("attn_out_bias"),

@@ -107,3 +107,15 @@ def test_importing_the_pipeline_brings_neither_ray_nor_torch():
         [sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=60
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_forward_layer_is_under_25_lines():
+    layers = {
+        f"{name}:{node.name}": node.end_lineno - node.lineno + 1
+        for name in FILES
+        if name.startswith("arch/")
+        for node in tree(name).body
+        if isinstance(node, ast.FunctionDef) and node.name.endswith("_layer")
+    }
+    assert len(layers) >= 4
+    assert {name: lines for name, lines in layers.items() if lines >= 25} == {}
