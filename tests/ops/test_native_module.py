@@ -154,6 +154,31 @@ def test_a_set_without_tiles_says_so(name):
         tile_matmul(name, *(np.zeros(s, np.float32) for s in [(16, 32), (32, 16), (16, 16)]))
 
 
+# ---- what benchmarks measure against
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_peak_says_how_many_operations_it_did(name):
+    kernels = open_kernels(name)
+    assert rayvec_native.testing.fma_peak(kernels, 0) == 0
+    assert rayvec_native.testing.fma_peak(kernels, 7) == 7 * 12 * kernels.lanes * 2
+    with pytest.raises(ValueError, match="fma_peak: wanted iterations >= 0"):
+        rayvec_native.testing.fma_peak(kernels, -1)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_peak_of_tiles(name):
+    kernels = open_kernels(name)
+    if name not in TILE_SETS:
+        with pytest.raises(ValueError, match="tile_peak: this instruction set has no tiles"):
+            rayvec_native.testing.tile_peak(kernels, 1)
+        return
+    assert rayvec_native.testing.tile_peak(kernels, 0) == 0
+    assert rayvec_native.testing.tile_peak(kernels, 3) == 3 * 6 * 16 * 16 * 32 * 2
+    with pytest.raises(ValueError, match="tile_peak: wanted iterations >= 0"):
+        rayvec_native.testing.tile_peak(kernels, -1)
+
+
 def rounded(x):
     """The float32 values of x in bf16."""
     return (bf16_bits(x).astype(np.uint32) << 16).view(np.float32)

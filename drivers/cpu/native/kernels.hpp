@@ -28,6 +28,15 @@ using TileMatmul = void(
     std::int64_t depth,
     std::int64_t cols);
 
+// What a benchmark measures the others against. Both run on one core's registers alone and give the
+// number of floating-point operations that they did; sums keeps what they computed.
+
+// sums (lanes): on entry factors between 0 and 1.
+using FmaPeak = std::int64_t(std::int64_t iterations, float* sums);
+
+// operands (512), both factors of every product; sums (256).
+using TilePeak = std::int64_t(std::int64_t iterations, const Bf16* operands, float* sums);
+
 // A linear layer: y = act(x @ weight.T + bias) + residual, in float32.
 enum class Activation : int { none, gelu, gelu_tanh, quick_gelu, relu, silu, tanh };
 
@@ -142,7 +151,9 @@ struct Kernels {
     Attention* attention;
     MeanRows* mean_rows;
     MaxRows* max_rows;
+    FmaPeak* fma_peak;
     TileMatmul* tile_matmul;
+    TilePeak* tile_peak;
 };
 
 // ---- the instruction sets of this build
@@ -179,8 +190,10 @@ AttentionScratch attention_scratch;
 Attention attention;
 MeanRows mean_rows;
 MaxRows max_rows;
+FmaPeak fma_peak;
 #if defined(RAYVEC_TILES)
 TileMatmul tile_matmul;
+TilePeak tile_peak;
 #endif
 }  // namespace RAYVEC_SET
 #endif

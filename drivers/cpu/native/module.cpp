@@ -27,7 +27,7 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
-// ---- kernels that tests alone call
+// ---- kernels that tests and benchmarks alone call
 
 void tile_matmul(
     const Kernels& kernels,
@@ -44,6 +44,21 @@ void tile_matmul(
             std::int64_t(c.shape(0)) == rows && std::int64_t(c.shape(1)) == cols,
         "tile_matmul: wanted a (rows, depth), b (depth / 2, cols, 2), c (rows, cols)");
     kernels.tile_matmul(a.data(), b.data(), c.data(), rows, depth, cols);
+}
+
+std::int64_t fma_peak(const Kernels& kernels, std::int64_t iterations) {
+    require(iterations >= 0, "fma_peak: wanted iterations >= 0");
+    std::vector<float> sums(static_cast<std::size_t>(kernels.lanes), 0.5f);
+    return kernels.fma_peak(iterations, sums.data());
+}
+
+std::int64_t tile_peak(const Kernels& kernels, std::int64_t iterations) {
+    require(kernels.tile_peak != nullptr, "tile_peak: this instruction set has no tiles");
+    require(iterations >= 0, "tile_peak: wanted iterations >= 0");
+    constexpr Bf16 SMALL = 0x3a83;  // 0.001, so that a sum takes long to reach the end of the range
+    const std::vector<Bf16> operands(512, SMALL);
+    std::vector<float> sums(256);
+    return kernels.tile_peak(iterations, operands.data(), sums.data());
 }
 
 }  // namespace
@@ -63,8 +78,10 @@ NB_MODULE(rayvec_native, module) {
     bind_float32(module, kernels);
     module.def("kernels", &kernels_of, "name"_a, nb::rv_policy::reference);
 
-    nb::module_ testing = module.def_submodule("testing", "Kernels that tests alone call.");
+    nb::module_ testing = module.def_submodule("testing", "Kernels that tests and benchmarks alone call.");
     testing.def(
         "tile_matmul", &tile_matmul, "kernels"_a, "a"_a.noconvert(), "b"_a.noconvert(),
         "c"_a.noconvert(), without_gil);
+    testing.def("fma_peak", &fma_peak, "kernels"_a, "iterations"_a, without_gil);
+    testing.def("tile_peak", &tile_peak, "kernels"_a, "iterations"_a, without_gil);
 }

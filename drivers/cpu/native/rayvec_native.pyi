@@ -106,7 +106,10 @@ def kernels(name: str) -> Kernels:
     """The kernels of that instruction set. Raises ValueError, with the names there are."""
 
 class testing:
-    """A submodule: kernels that tests alone call. Arrays are contiguous and never copied."""
+    """A submodule: kernels that tests and benchmarks alone call.
+
+    Arrays are contiguous and never copied.
+    """
 
     @staticmethod
     def tile_matmul(
@@ -116,3 +119,9 @@ class testing:
 
         K is a multiple of 32 and N of 16. Raises ValueError for kernels without tiles.
         """
+    @staticmethod
+    def fma_peak(kernels: Kernels, iterations: int) -> int:
+        """Multiply and add in registers alone; the floating-point operations that were done."""
+    @staticmethod
+    def tile_peak(kernels: Kernels, iterations: int) -> int:
+        """fma_peak of the tiles. Raises ValueError for kernels without tiles."""

@@ -19,10 +19,13 @@ constinit const Kernels kernels = {
     .attention = attention,
     .mean_rows = mean_rows,
     .max_rows = max_rows,
+    .fma_peak = fma_peak,
 #if defined(RAYVEC_TILES)
     .tile_matmul = tile_matmul,
+    .tile_peak = tile_peak,
 #else
     .tile_matmul = nullptr,
+    .tile_peak = nullptr,
 #endif
 };
 
