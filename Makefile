@@ -84,11 +84,17 @@ docs: $(VENV)/.installed
 golden: .venv-golden/.installed
 	.venv-golden/bin/python -m tests.golden.make_golden
 
+# The peers take part where .[bench] is installed: .venv/bin/pip install '.[bench]'
 DATA ?=
+TEXTS = $(if $(DATA),--texts $(DATA)/throughput.jsonl)
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/embed.py $(if $(DATA),--texts $(DATA)/throughput.jsonl)
+	$(BIN)/python benchmarks/embed.py $(TEXTS)
+	$(BIN)/python benchmarks/embed.py $(TEXTS) --max-seq-len 256
+	$(BIN)/python benchmarks/embed.py $(TEXTS) --model random:bge-base --limit 40
+	$(BIN)/python benchmarks/ops.py $(TEXTS)
 	$(BIN)/python benchmarks/models.py
 	$(if $(DATA),$(BIN)/python benchmarks/quality.py --data $(DATA))
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf $(VENV) .venv-golden out build dist *.egg-info

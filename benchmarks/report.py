@@ -1,4 +1,4 @@
-"""Write docs/BENCHMARKS.md from the newest result file of each benchmark.
+"""Write docs/BENCHMARKS.md, and the table in README.md, from the newest result files.
 
 python benchmarks/report.py
 """
@@ -6,13 +6,18 @@ python benchmarks/report.py
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+from model_folders import model_name
+from readme_table import with_table
 from result_file import RESULTS
 
-PAGE = RESULTS.parent.parent / "docs" / "BENCHMARKS.md"
+ROOT = RESULTS.parent.parent
+PAGE = ROOT / "docs" / "BENCHMARKS.md"
+README = ROOT / "README.md"
+OURS = "rayvec "
 
 HEAD = """# Benchmarks
 
@@ -25,14 +30,29 @@ Record = dict[str, Any]
 
 
 def main() -> None:
+    records = newest_records()
+    PAGE.write_text(page(records), encoding="utf-8")
+    README.write_text(with_table(README.read_text(encoding="utf-8"), records), encoding="utf-8")
+    print("written:", PAGE, README)
+
+
+def newest_records() -> list[Record]:
+    """The newest result of each benchmark and of each of its settings, in the page's order."""
+    found: dict[tuple[Any, ...], Record] = {}
+    for name in SECTIONS:
+        for path in sorted(RESULTS.glob(f"{name}-2*.json")):
+            record = json.loads(path.read_text(encoding="utf-8")) | {"file": path.name}
+            settings = tuple(record["settings"].get(key) for key in APART.get(name, ()))
+            found[(name, *settings)] = record
+    return list(found.values())
+
+
+def page(records: list[Record]) -> str:
     sections = [HEAD]
-    for name, section in SECTIONS.items():
-        found = sorted(RESULTS.glob(f"{name}-2*.json"))
-        if found:
-            record = json.loads(found[-1].read_text(encoding="utf-8"))
-            sections.append("\n".join([*section(record), "", _origin(record, found[-1])]))
-    PAGE.write_text("\n".join(sections), encoding="utf-8")
-    print("written:", PAGE)
+    for record in records:
+        lines = SECTIONS[record["benchmark"]](record)
+        sections.append("\n".join([*lines, "", _origin(record)]))
+    return "\n".join(sections)
 
 
 def quality(record: Record) -> Iterator[str]:
@@ -46,17 +66,75 @@ def quality(record: Record) -> Iterator[str]:
 
 
 def embed(record: Record) -> Iterator[str]:
-    settings = record["settings"]
+    settings, figures = record["settings"], record["figures"]
     yield (
-        f"## Strings to vectors: {settings['num_texts']:,} texts, {settings['num_tokens']:,} "
-        f"tokens, limit {settings['max_seq_len']}, {settings['threads']} threads\n"
+        f"## Strings to vectors, {model_name(settings['model'])}: "
+        f"{settings['num_texts']:,} texts, {settings['num_tokens']:,} tokens, limit "
+        f"{settings['max_seq_len']}, {settings['threads']} threads\n"
     )
-    yield "| system | docs/s | tokens/s | rayvec is | largest difference |"
-    yield "|---|---|---|---|---|"
-    for name, row in record["figures"].items():
+    ours = [name for name in figures if name.startswith(OURS)]
+    rows = [{"system": name, **row} for name, row in figures.items()]
+    for row in rows:
+        for one in ours:
+            row[one] = figures[one]["docs_per_second"] / row["docs_per_second"]
+        row["first"] = statistics.median(row.get("first_vector_seconds", [0.0]))
+    yield from _table(
+        rows,
+        {
+            "system": ("system", str),
+            "batch": ("batch_size", str),
+            "docs/s": ("docs_per_second", "{:.1f}".format),
+            "tokens/s": ("tokens_per_second", "{:,.0f}".format),
+            **{f"{one} is": (one, "{:.2f}x".format) for one in ours},
+            "cosine, mean": ("cosine_mean", "{:.6f}".format),
+            "cosine, least": ("cosine_min", "{:.6f}".format),
+            "largest difference": ("largest_difference", "{:.1e}".format),
+            "memory": ("pss_bytes", _mebibytes),
+            "of a second process": ("second_pss_bytes", _mebibytes),
+            "first vector": ("first", "{:.2f} s".format),
+        },
+    )
+    reference = settings.get("reference", next(iter(figures)))
+    yield f"\nCosines and differences are to {reference}."
+    if "memory_texts" in settings:
         yield (
-            f"| {name} | {row['docs_per_second']:.1f} | {row['tokens_per_second']:,.0f} | "
-            f"{row['ours_over_it']:.2f}x | {row['largest_difference']:.1e} |"
+            f"Memory is the proportional set size of a process after {settings['memory_texts']} "
+            "texts, beyond its interpreter and imports, and what a second one adds; the first "
+            "vector is counted from the start of the process."
+        )
+
+
+def ops(record: Record) -> Iterator[str]:
+    settings, figures = record["settings"], record["figures"]
+    yield (
+        f"## Operations: {settings['tokens']} tokens, {settings['threads']} thread, "
+        f"{settings['instruction_set']}\n"
+    )
+    rows = [row | {"speed": f"{row['rate']:,.1f} {row['unit']}"} for row in figures["operations"]]
+    yield from _table(
+        rows,
+        {
+            "operation": ("operation", str),
+            "shape": ("shape", str),
+            "dtype": ("dtype", str),
+            "speed": ("speed", str),
+            "of the peak": ("share_of_peak", "{:.0%}".format),
+            "peak, GFLOP/s": ("peak", "{:,.0f}".format),
+            "NumPy float32, GFLOP/s": ("numpy_float32", "{:,.1f}".format),
+        },
+    )
+    yield (
+        "\nOf CPU seconds. The peak is that of multiply-adds, or of products of tiles, on "
+        "registers alone, measured beside each operation; NumPy's BLAS does the product without "
+        "bias and activation."
+    )
+    model = model_name(settings["model"])
+    for dtype, share in figures["native_share"].items():
+        yield (
+            f"Of the forward pass of {model} in {dtype}, driven from Python, "
+            f"{share['share']:.1%} of the CPU time is the work of native code "
+            f"({share['calls_per_batch']:.0f} calls a batch, {share['batches']} batches, "
+            f"{share['tokens']:,} tokens)."
         )
 
 
@@ -115,17 +193,38 @@ SECTIONS: dict[str, Callable[[Record], Iterator[str]]] = {
     "quality": quality,
     "embed": embed,
     "models": models,
+    "ops": ops,
     "job-overhead": job_overhead,
     "job-memory": job_memory,
 }
 
 
-def _origin(record: Record, path: Path) -> str:
+# Settings whose results stand beside each other on the page.
+APART = {"embed": ("model", "max_seq_len")}
+
+
+def _table(
+    rows: list[Record], columns: dict[str, tuple[str, Callable[[Any], str]]]
+) -> Iterator[str]:
+    """A table: heading -> (key of a row, format). Columns that no row fills are left out."""
+    shown = {h: c for h, c in columns.items() if any(row.get(c[0]) for row in rows)}
+    yield "| " + " | ".join(shown) + " |"
+    yield "|" + "---|" * len(shown)
+    for row in rows:
+        cells = ["" if row.get(key) is None else say(row[key]) for key, say in shown.values()]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def _mebibytes(size: float) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def _origin(record: Record) -> str:
     machine = record["machine"]
     sets = ", ".join(machine["instruction_sets"]) or "none of note"
     return (
         f"{machine['processor']}, {machine['logical_cores']} logical cores ({sets}), "
-        f"{record['time'][:10]}: [{path.name}](../benchmarks/results/{path.name})\n"
+        f"{record['time'][:10]}: [{record['file']}](../benchmarks/results/{record['file']})\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shlex
@@ -166,3 +167,14 @@ def test_rows_of_the_models_table_are_whole(models_page):
         assert row["pooling"] in (*POOL_MODES, "")
         for score in (row["stsb"], row["scifact"]):
             assert re.fullmatch(r"(0\.\d{5})?", score)
+
+
+def test_the_figures_are_those_of_the_result_files(monkeypatch):
+    """`python benchmarks/report.py` would change neither the page nor the README."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    report = importlib.import_module("report")
+    records = report.newest_records()
+    assert records
+    texts = {path: path.read_text(encoding="utf-8") for path in (report.PAGE, report.README)}
+    assert texts[report.PAGE] == report.page(records)
+    assert texts[report.README] == report.with_table(texts[report.README], records)
