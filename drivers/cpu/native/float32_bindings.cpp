@@ -280,7 +280,7 @@ void max_rows(const Kernels& kernels, Matrix x, Ids starts, Ids ends, Out out) {
         "max_rows: the sizes of x, starts, ends and out do not fit");
     for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t first = starts.data()[i], last = ends.data()[i];
-        require(0 <= first && first < last && last <= tokens, "max_rows: a range without rows");
+        require(0 <= first && first <= last && last <= tokens, "max_rows: a range outside the rows");
         kernels.max_rows(x.data() + first * cols, last - first, cols, out.data() + i * cols);
     }
 }

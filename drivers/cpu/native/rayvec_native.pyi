@@ -98,9 +98,15 @@ class Kernels:
         """out (T, N D) of qkv (T, (N + 2 KV) D); cos, sin (1 or B, P, R / 2); windows -1 for all;
         position_bias (N, 2 P - 1)."""
     def mean_rows(self, x: _F32, cu_seqlens: _I32, weights: _F32, out: _F32) -> None:
-        """out (B, E) = the mean of each sequence's rows of x (T, E), weighted by weights (T)."""
+        """out (B, E) = the mean of each sequence's rows of x (T, E), weighted by weights (T).
+
+        A row of weight zero leaves no trace, NaN neither; a sequence without weight gives zeros.
+        """
     def max_rows(self, x: _F32, starts: _I32, ends: _I32, out: _F32) -> None:
-        """out (B, E) = the largest of x (T, E) in each column, from starts (B) to ends (B)."""
+        """out (B, E) = the largest of x (T, E) in each column, from starts (B) to ends (B).
+
+        NaN where there is one, zeros where there are no rows.
+        """
 
 def kernels(name: str) -> Kernels:
     """The kernels of that instruction set. Raises ValueError, with the names there are."""

@@ -103,24 +103,28 @@ void mean_rows(
     double total = 0.0;
     for (std::int64_t row = 0; row < rows; ++row) {
         const double weight = weights[row];
+        if (weight == 0.0) {
+            continue;  // NaN in a row that is left out would stay NaN
+        }
         total += weight;
         for (std::int64_t col = 0; col < cols; ++col) {
             scratch[col] += weight * static_cast<double>(x[row * cols + col]);
         }
     }
     for (std::int64_t col = 0; col < cols; ++col) {
-        out[col] = static_cast<float>(scratch[col] / total);
+        out[col] = static_cast<float>(scratch[col] / (total == 0.0 ? 1.0 : total));
     }
 }
 
 void max_rows(const float* x, std::int64_t rows, std::int64_t cols, float* out) {
-    sum_rows(x, nullptr, out, cols);
+    for (std::int64_t col = 0; col < cols; ++col) {
+        out[col] = rows == 0 ? 0.0f : x[col];
+    }
     for (std::int64_t row = 1; row < rows; ++row) {
-        each_vector(cols, [&](std::int64_t col, std::int64_t left) {
-            const Vec larger =
-                max(load_left(out + col, left), load_left(x + row * cols + col, left));
-            store_left(out + col, larger, left);
-        });
+        for (std::int64_t col = 0; col < cols; ++col) {
+            const float value = x[row * cols + col];
+            out[col] = value > out[col] || value != value ? value : out[col];  // NaN stays
+        }
     }
 }
 

@@ -1,0 +1,63 @@
+"""Values at the edge of what a kernel is given: NaN, infinity, nothing at all.
+
+Each instruction set does what the primitives say, and what NumPy does.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drivers import Encoding, open_driver
+
+if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
+    pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
+import rayvec_native
+
+SETS = [name for name in rayvec_native.instruction_sets() if not name.startswith("amx_bf16")]
+POOLS = ["max", "mean", "mean_sqrt_len", "weighted_mean"]
+
+
+@pytest.fixture(params=SETS)
+def cpu(request):
+    """The cpu driver of each instruction set with float32 kernels of its own."""
+    return open_driver(f"cpu:{request.param}")
+
+
+def batch_of(driver, lengths, pool_skip=0):
+    return driver.prepare_batch_unpadded(
+        [Encoding(np.ones(n, np.int32), pool_skip=pool_skip) for n in lengths]
+    )
+
+
+# ---- pooling
+
+
+@pytest.mark.parametrize("mode", POOLS)
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_a_pool_is_nan_where_one_of_its_tokens_is(cpu, rng, mode, row):
+    x = rng.standard_normal((3, 19)).astype(np.float32)
+    x[row, 18] = np.nan
+    got = cpu.pool(x, batch_of(cpu, [3]), [mode])
+    assert np.flatnonzero(np.isnan(got)).tolist() == [18]
+    assert cpu.native_calls["pool"] == 1
+
+
+@pytest.mark.parametrize("mode", POOLS)
+def test_a_skipped_token_leaves_no_trace_in_the_pool(cpu, rng, mode):
+    x = rng.standard_normal((4, 19)).astype(np.float32)
+    clean = cpu.pool(x, batch_of(cpu, [4], pool_skip=2), [mode])
+    x[:2] = [[np.nan], [np.inf]]
+    assert np.array_equal(cpu.pool(x, batch_of(cpu, [4], pool_skip=2), [mode]), clean)
+
+
+@pytest.mark.parametrize("mode", POOLS)
+def test_the_pool_of_a_sequence_without_tokens_is_zero(cpu, rng, mode):
+    batch = batch_of(cpu, [2, 2])
+    batch = replace(batch, seq_lengths=(4, 0), cu_seqlens=np.int32([0, 4, 4]), max_seq=4)
+    got = cpu.pool(rng.standard_normal((4, 19)).astype(np.float32), batch, [mode])
+    assert got[0].all()
+    assert not got[1].any()
