@@ -61,3 +61,33 @@ def test_the_pool_of_a_sequence_without_tokens_is_zero(cpu, rng, mode):
     got = cpu.pool(rng.standard_normal((4, 19)).astype(np.float32), batch, [mode])
     assert got[0].all()
     assert not got[1].any()
+
+
+# ---- attention
+
+
+def test_a_query_whose_keys_are_all_masked_by_the_bias_gives_zeros(cpu, rng):
+    """And what stands behind its window, which is masked too, is not taken instead."""
+    qkv = rng.standard_normal((40, 3 * 2 * 5)).astype(np.float32)
+    bias = np.zeros((2, 79), np.float32)
+    bias[1] = -np.inf
+    for window in (None, 0, 3):
+        got = cpu.attention(
+            qkv,
+            batch_of(cpu, [40]),
+            num_heads=2,
+            window_left=window,
+            window_right=window,
+            position_bias=bias,
+        )
+        assert got[:, :5].all()
+        assert not got[:, 5:].any()
+
+
+def test_a_bias_of_minus_infinity_hides_a_key(cpu, rng):
+    """All distances but 0 hidden: each token attends to itself."""
+    qkv = rng.standard_normal((40, 3 * 5)).astype(np.float32)
+    bias = np.full((1, 79), -np.inf, np.float32)
+    bias[0, 39] = 0
+    got = cpu.attention(qkv, batch_of(cpu, [40]), num_heads=1, position_bias=bias)
+    assert np.array_equal(got, qkv[:, 10:])

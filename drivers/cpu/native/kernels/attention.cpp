@@ -14,7 +14,7 @@ constexpr std::int64_t whole_panels(std::int64_t count) {
     return (count + PANEL - 1) / PANEL * PANEL;
 }
 
-constexpr float MASKED = -3.0e38f;
+constexpr float MASKED = -__builtin_inff();
 
 // Where the scratch memory's parts begin, in float32 values, for sequences up to `longest`.
 struct Scratch {
@@ -123,7 +123,7 @@ void lay_out_values(
 }
 
 // Scores of one query to weights: scores (length) of the keys from `first_key` on, those outside
-// [from, to) masked. Returns the sum of the weights.
+// [from, to) masked, and any that is -infinity. Returns the sum of the weights, 1 where all are 0.
 RAYVEC_INLINE float softmax_row(
     float* scores,
     std::int64_t length,
@@ -146,7 +146,8 @@ RAYVEC_INLINE float softmax_row(
     for (std::int64_t k = 0; k < length; k += LANES) {
         peaks = max(peaks, load(scores + k));
     }
-    const Vec peak = broadcast(max_of_lanes(peaks));
+    const float largest = max_of_lanes(peaks);
+    const Vec peak = broadcast(largest == MASKED ? 0.0f : largest);
     Vec total = zero();
     for (std::int64_t k = 0; k < length; k += LANES) {
         // The difference first: near the peak, where weights are large, it is exact.
@@ -155,7 +156,8 @@ RAYVEC_INLINE float softmax_row(
         store(scores + k, weight);
         total = add(total, weight);
     }
-    return sum_of_lanes(total);
+    const float sum = sum_of_lanes(total);
+    return sum == 0.0f ? 1.0f : sum;
 }
 
 // Queries [query, query + rows) of one head.
