@@ -282,8 +282,8 @@ class CpuDriver(NumpyDriver):
             None if qk_norm is None else _plain(qk_norm.q_weight),
             None if qk_norm is None else _plain(qk_norm.k_weight),
             0.0 if qk_norm is None else qk_norm.eps,
-            -1 if window_left is None else window_left,
-            -1 if window_right is None else window_right,
+            -1 if window_left is None else min(window_left, longest),
+            -1 if window_right is None else min(window_right, longest),
             _plain(position_bias),
             out,
         )

@@ -91,3 +91,18 @@ def test_a_bias_of_minus_infinity_hides_a_key(cpu, rng):
     bias[0, 39] = 0
     got = cpu.attention(qkv, batch_of(cpu, [40]), num_heads=1, position_bias=bias)
     assert np.array_equal(got, qkv[:, 10:])
+
+
+@pytest.mark.parametrize("reach", [40, 2**31, 2**62, 2**63 - 1])
+def test_a_window_beyond_the_sequence_is_no_window(cpu, rng, reach):
+    qkv = rng.standard_normal((40, 3 * 5)).astype(np.float32)
+    batch = batch_of(cpu, [40])
+    free = cpu.attention(qkv, batch, num_heads=1)
+    for side in ("window_left", "window_right"):
+        assert np.array_equal(cpu.attention(qkv, batch, num_heads=1, **{side: reach}), free)
+    out = np.empty_like(free)
+    nothing = [None] * 4
+    cpu.kernels.attention(
+        qkv, batch.cu_seqlens, 1, 1, 5, 5**-0.5, *nothing, 0.0, reach, reach, None, out
+    )
+    assert np.array_equal(out, free)

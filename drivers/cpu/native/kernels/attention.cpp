@@ -160,6 +160,11 @@ RAYVEC_INLINE float softmax_row(
     return sum == 0.0f ? 1.0f : sum;
 }
 
+// Keys that a window reaches to one side, no more than there are; -1 is all.
+constexpr std::int64_t reach(std::int64_t window, std::int64_t tokens) {
+    return window < 0 ? tokens : least(window, tokens);
+}
+
 // Queries [query, query + rows) of one head.
 void attend(
     const AttentionInput& in,
@@ -177,8 +182,8 @@ void attend(
             rope_row(seq.cos, in.rope_pairs, query + i),
             rope_row(seq.sin, in.rope_pairs, query + i), in.scale, queries + i * dim);
     }
-    const std::int64_t before = in.window_left < 0 ? seq.tokens : in.window_left;
-    const std::int64_t after = in.window_right < 0 ? seq.tokens : in.window_right;
+    const std::int64_t before = reach(in.window_left, seq.tokens);
+    const std::int64_t after = reach(in.window_right, seq.tokens);
     const std::int64_t first = most(0, query - before) / PANEL * PANEL;
     const std::int64_t last = least(seq.tokens, query + rows + after);
     const std::int64_t length = whole_panels(last - first);
