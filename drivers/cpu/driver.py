@@ -148,7 +148,7 @@ class CpuDriver(NumpyDriver):
         residual: Array | None = None,
     ) -> Array:
         if not (
-            _is_packed(weight, gated=False)
+            self._takes(weight, gated=False)
             and _is_floats(x, (None, weight.shape[1]))
             and (bias is None or _is_floats(bias, (weight.shape[0],)))
             and (residual is None or _is_floats(residual, (len(x), weight.shape[0])))
@@ -161,7 +161,7 @@ class CpuDriver(NumpyDriver):
         self, x: Array, weight: Array, bias: Array | None = None, *, act: Activation
     ) -> Array:
         if not (
-            _is_packed(weight, gated=True)
+            self._takes(weight, gated=True)
             and _is_floats(x, (None, weight.shape[1]))
             and (bias is None or _is_floats(bias, (weight.shape[0],)))
         ):
@@ -308,6 +308,14 @@ class CpuDriver(NumpyDriver):
             out *= np.sqrt((lengths - skip)[:, None].astype(np.float32))
         return out
 
+    def _takes(self, weight: Any, *, gated: bool) -> TypeGuard[PackedLinear]:
+        """Whether it is packed for this operation, by an instruction set of the same width."""
+        return (
+            isinstance(weight, PackedLinear)
+            and weight.gated == gated
+            and weight.lanes == self.kernels.lanes
+        )
+
     def _new(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return self.pool_memory.new(shape, FLOAT32)
 
@@ -325,10 +333,6 @@ def _is_floats(x: Any, shape: tuple[int | None, ...]) -> bool:
         and x.ndim == len(shape)
         and all(want is None or got == want for got, want in zip(x.shape, shape))
     )
-
-
-def _is_packed(weight: Any, *, gated: bool) -> TypeGuard[PackedLinear]:
-    return isinstance(weight, PackedLinear) and weight.gated == gated
 
 
 def _norm_fits(norm: NormWeights[Array], width: int) -> bool:
