@@ -83,14 +83,14 @@ def qkv(
     """(KV, D) of a fused projection whose last dimension is (N + 2 KV) D."""
     width = qkv_shape[-1]
     if kv_heads is None and head_dim is None:
-        if width % 3:
+        if not width or width % 3:
             raise ShapeError(f"{op}: qkv has shape {qkv_shape}, wanted a last dimension of 3E")
         return num_heads, heads(op, width // 3, num_heads)
     kv_heads = num_heads if kv_heads is None else kv_heads
     if num_heads < 1 or kv_heads < 1 or num_heads % kv_heads:
         raise ShapeError(f"{op}: {kv_heads} key heads do not divide {num_heads} heads")
     parts = num_heads + 2 * kv_heads
-    if width % parts or head_dim not in (None, width // parts):
+    if not width or width % parts or head_dim not in (None, width // parts):
         raise ShapeError(
             f"{op}: qkv has shape {qkv_shape}, wanted a last dimension of {parts} heads"
             + ("" if head_dim is None else f" of {head_dim}")
@@ -217,9 +217,11 @@ def encodings(op: str, batch: Sequence[Encoding], max_seq: int) -> None:
 
 
 def flat_batch(op: str, x: Shape, batch: BatchInputs[T]) -> None:
-    """Refuse token rows that are not the batch's real tokens, or a batch that is padded."""
+    """Refuse token rows that are not the batch's real tokens, or a batch that is padded, and
+    lengths above the batch's own limit."""
     if batch.padded:
         raise ShapeError(f"{op}: wanted an unpadded batch")
+    lengths_within(op, batch.seq_lengths, batch.max_seq)
     if len(x) != 2 or x[0] != batch.total_tokens:
         raise ShapeError(f"{op}: tokens have shape {x}, wanted ({batch.total_tokens}, *)")
 

@@ -125,6 +125,7 @@ class CpuDriver(NumpyDriver):
         ids = [getattr(batch, entry.ids) for entry in tables]
         for rows, entry in zip(ids, tables):
             check_ids("embed", rows, entry.table)
+            shapes.require("embed", "ids", rows.shape, ids[0].shape)
         self.native_calls["embed"] += 1
         out = self._new((len(ids[0]), width))  # (T, E)
         self.kernels.embed(

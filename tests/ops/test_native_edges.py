@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drivers import Encoding, open_driver
+from drivers import Encoding, ShapeError, open_driver
+from drivers.types import EmbeddingTable
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
@@ -106,3 +107,45 @@ def test_a_window_beyond_the_sequence_is_no_window(cpu, rng, reach):
         qkv, batch.cu_seqlens, 1, 1, 5, 5**-0.5, *nothing, 0.0, reach, reach, None, out
     )
     assert np.array_equal(out, free)
+
+
+# ---- what does not fit together
+
+
+@pytest.mark.parametrize("role", ["linear", "gated"])
+@pytest.mark.parametrize("packer", SETS)
+def test_a_weight_packed_by_another_set_gives_the_same(cpu, rng, packer, role):
+    """Panels of two widths may have the same size; the wider one's columns are elsewhere."""
+    x, weight = (rng.standard_normal(s).astype(np.float32) for s in [(4, 7), (64, 7)])
+    packed = open_driver(f"cpu:{packer}").pack(weight, role, np.float32)
+    if role == "linear":
+        got, want = cpu.linear(x, packed), x @ weight.T
+    else:
+        first, second = np.split(x @ weight.T, 2, axis=1)
+        got, want = cpu.gated_linear(x, packed, act="relu"), np.maximum(first, 0) * second
+    assert np.abs(got - want).max() < 1e-5
+    same_width = open_driver(f"cpu:{packer}").kernels.lanes == cpu.kernels.lanes
+    assert sum(cpu.composed_calls.values()) == (not same_width)
+
+
+def test_ids_of_two_lengths_are_refused(any_driver):
+    batch = batch_of(any_driver, [2, 2])
+    batch = replace(batch, position_ids=np.zeros(3, np.int32))
+    table = any_driver.alloc_zeros((2, 7))
+    entries = [EmbeddingTable(table, "input_ids"), EmbeddingTable(table, "position_ids")]
+    if any_driver.name == "null":
+        batch = replace(batch, position_ids=any_driver.from_host(batch.position_ids))
+    with pytest.raises(ShapeError):
+        any_driver.embed(batch, entries)
+
+
+def test_a_length_above_the_batchs_limit_and_heads_without_width_are_refused(any_driver):
+    batch = replace(batch_of(any_driver, [4]), max_seq=2)
+    with pytest.raises(ShapeError, match="attention: lengths from 4 to 4, max_seq is 2"):
+        any_driver.attention(any_driver.alloc_zeros((4, 12)), batch, num_heads=2)
+    with pytest.raises(ShapeError, match="pool: lengths from 4 to 4, max_seq is 2"):
+        any_driver.pool(any_driver.alloc_zeros((4, 12)), batch, ["mean"])
+    batch, flat = batch_of(any_driver, [4]), any_driver.alloc_zeros((4, 0))
+    for heads in ({}, {"kv_heads": 1}, {"scale": 1.0}):
+        with pytest.raises(ShapeError, match=r"attention: qkv has shape \(4, 0\), wanted a last"):
+            any_driver.attention(flat, batch, num_heads=2, **heads)
