@@ -167,7 +167,8 @@ class CpuDriver(NumpyDriver):
             and (bias is None or _is_floats(bias, (weight.shape[0],)))
         ):
             self._count_composed("gated_linear")
-            return super().gated_linear(x, self.to_host(weight), bias, act=act)
+            joined = super().linear(x, self.to_host(weight), bias)  # (T, 2F)
+            return self.fused_split_gate(joined, act)  # (T, F)
         return self._linear("gated_linear", x, weight, bias, act, None, weight.shape[0] // 2)
 
     def _linear(
@@ -291,7 +292,10 @@ class CpuDriver(NumpyDriver):
         return out
 
     def _pool_one(self, x: Array, batch: BatchInputs[Array], mode: PoolMode) -> NDArray[np.float32]:
-        if mode in ("cls", "last") or not _is_floats(x, (None, None)):
+        if mode in ("cls", "last"):  # rows as they are, which no kernel takes faster
+            return super()._pool_one(x, batch, mode)
+        if not _is_floats(x, (None, None)):
+            self._count_composed("pool")
             return super()._pool_one(x, batch, mode)
         self.native_calls["pool"] += 1
         out = np.empty((batch.batch, x.shape[1]), np.float32)  # (B, E)
