@@ -26,6 +26,9 @@ using OptionalMatrix = std::optional<Matrix>;
 
 constexpr std::size_t ALIGNMENT = 64;
 
+// Sizes below it have products within int64, and no array of real values has a longer side.
+constexpr std::int64_t SIZE_LIMIT = std::int64_t{1} << 31;
+
 // Memory of this thread that a kernel may write on, of at least so many bytes. It grows and stays.
 void* scratch_bytes(std::size_t bytes) {
     struct Free {
@@ -70,11 +73,15 @@ bool has_shape(const A& array, std::int64_t rows, std::int64_t cols) {
 // ---- linear layers
 
 std::int64_t packed_size(const Kernels& kernels, std::int64_t rows, std::int64_t depth, bool gated) {
-    require(rows >= 0 && depth >= 0 && (!gated || rows % 2 == 0), "packed_size: wanted sizes >= 0");
+    require(
+        0 <= rows && rows < SIZE_LIMIT && 0 <= depth && depth < SIZE_LIMIT,
+        "packed_size: wanted sizes from 0 to 2^31 - 1");
+    require(!gated || rows % 2 == 0, "packed_size: a gated weight has an even number of rows");
     return kernels.packed_size(rows, depth, gated);
 }
 
 void pack_linear(const Kernels& kernels, Matrix weight, bool gated, Array<float, 1> packed) {
+    require_aligned(weight, packed);
     const std::int64_t rows = size(weight, 0), depth = size(weight, 1);
     require(
         size(packed, 0) == packed_size(kernels, rows, depth, gated),
@@ -91,6 +98,7 @@ void linear(
     Activation act,
     bool gated,
     Out out) {
+    require_aligned(x, packed, bias, residual, out);
     const LinearInput in{
         .x = x.data(),
         .bias = data(bias),
@@ -102,7 +110,7 @@ void linear(
     const std::int64_t outputs = gated ? 2 * in.cols : in.cols;
     require(
         size(out, 0) == in.rows && has_length(bias, outputs) &&
-            size(packed, 0) == kernels.packed_size(outputs, in.depth, gated) &&
+            size(packed, 0) == packed_size(kernels, outputs, in.depth, gated) &&
             (!residual || (!gated && has_shape(*residual, in.rows, in.cols))),
         "linear: the sizes of x, packed, bias, residual and out do not fit");
     (gated ? kernels.gated_linear : kernels.linear)(in, packed.data(), act, out.data());
@@ -128,10 +136,14 @@ void add_norm(
     bool centred,
     bool sandwich,
     Out out) {
+    require_aligned(x, residual, weight, bias, out);
     const std::int64_t rows = size(x, 0), cols = size(x, 1);
     require(
         has_shape(out, rows, cols) && (!residual || has_shape(*residual, rows, cols)),
         "add_norm: x, residual and out differ in shape");
+    if (cols == 0) {
+        return;  // an array without values may have any number of rows
+    }
     kernels.add_norm(
         x.data(), data(residual), norm_of(weight, bias, eps, centred, cols), sandwich, rows, cols,
         scratch_floats(cols), out.data());
@@ -146,6 +158,7 @@ void embed(
     float eps,
     bool centred,
     Out out) {
+    require_aligned(tables, ids, weight, bias, out);
     const std::int64_t tokens = size(out, 0), cols = size(out, 1);
     require(!tables.empty() && tables.size() == ids.size(), "embed: wanted ids for each table");
     std::vector<EmbeddingTable> entries;
@@ -205,10 +218,12 @@ void attention(
     std::int64_t window_right,
     OptionalMatrix position_bias,
     Out out) {
+    require_aligned(qkv, cu_seqlens, cos, sin, q_norm, k_norm, position_bias, out);
     const std::int64_t tokens = size(qkv, 0), longest = longest_of(cu_seqlens, tokens);
     const std::int64_t sequences = size(cu_seqlens, 0) - 1;
     require(
-        kv_heads >= 1 && num_heads >= 1 && head_dim >= 1 && num_heads % kv_heads == 0 &&
+        1 <= kv_heads && kv_heads < SIZE_LIMIT && 1 <= num_heads && num_heads < SIZE_LIMIT / 4 &&
+            1 <= head_dim && head_dim < SIZE_LIMIT && num_heads % kv_heads == 0 &&
             size(qkv, 1) == (num_heads + 2 * kv_heads) * head_dim &&
             has_shape(out, tokens, num_heads * head_dim),
         "attention: the sizes of qkv, the heads and out do not fit");
@@ -258,6 +273,7 @@ void attention(
 
 void mean_rows(
     const Kernels& kernels, Matrix x, Ids cu_seqlens, Floats weights, Out out) {
+    require_aligned(x, cu_seqlens, weights, out);
     const std::int64_t tokens = size(x, 0), cols = size(x, 1);
     longest_of(cu_seqlens, tokens);
     require(
@@ -274,13 +290,15 @@ void mean_rows(
 }
 
 void max_rows(const Kernels& kernels, Matrix x, Ids starts, Ids ends, Out out) {
+    require_aligned(x, starts, ends, out);
     const std::int64_t tokens = size(x, 0), cols = size(x, 1), count = size(starts, 0);
     require(
         size(ends, 0) == count && has_shape(out, count, cols),
         "max_rows: the sizes of x, starts, ends and out do not fit");
     for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t first = starts.data()[i], last = ends.data()[i];
-        require(0 <= first && first <= last && last <= tokens, "max_rows: a range outside the rows");
+        require(
+            0 <= first && first <= last && last <= tokens, "max_rows: a range outside the rows");
         kernels.max_rows(x.data() + first * cols, last - first, cols, out.data() + i * cols);
     }
 }
@@ -311,8 +329,9 @@ void bind_float32(nb::module_& module, nb::class_<Kernels>& kernels) {
             "weight"_a.noconvert(), "bias"_a.noconvert().none(), "eps"_a, "centred"_a,
             "sandwich"_a, "out"_a.noconvert(), without_gil)
         .def(
-            "embed", &embed, "tables"_a, "ids"_a, "weight"_a.noconvert().none(),
-            "bias"_a.noconvert().none(), "eps"_a, "centred"_a, "out"_a.noconvert(), without_gil)
+            "embed", &embed, "tables"_a.noconvert(), "ids"_a.noconvert(),
+            "weight"_a.noconvert().none(), "bias"_a.noconvert().none(), "eps"_a, "centred"_a,
+            "out"_a.noconvert(), without_gil)
         .def(
             "attention", &attention, "qkv"_a.noconvert(), "cu_seqlens"_a.noconvert(),
             "num_heads"_a, "kv_heads"_a, "head_dim"_a, "scale"_a, "cos"_a.noconvert().none(),

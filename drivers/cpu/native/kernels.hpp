@@ -124,8 +124,8 @@ using AttentionScratch = std::int64_t(std::int64_t longest, std::int64_t head_di
 // out (tokens, num_heads head_dim)
 using Attention = void(const AttentionInput& in, float* scratch, float* out);
 
-// out (cols) = sum of weights[i] * x[i] / sum of weights, in float64, and zeros where all weights are
-// zero; what has weight zero leaves no trace; scratch (cols).
+// out (cols) = sum of weights[i] * x[i] / sum of weights, in float64, zeros where all weights are 0;
+// a row of weight 0 leaves no trace; scratch (cols).
 using MeanRows = void(
     const float* x,
     const float* weights,
@@ -134,7 +134,7 @@ using MeanRows = void(
     double* scratch,
     float* out);
 
-// out (cols) = the largest of x (rows, cols) in each column, NaN where there is one, 0 without rows.
+// out (cols) = the largest of x (rows, cols) in each column: NaN where there is one, 0 without rows.
 using MaxRows = void(const float* x, std::int64_t rows, std::int64_t cols, float* out);
 
 // What one instruction set offers. Every set has every kernel, but those of the tiles, which are

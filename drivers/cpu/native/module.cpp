@@ -34,6 +34,7 @@ void tile_matmul(
     Array<const Bf16, 2> a,
     Array<const Bf16, 3> b,
     Array<float, 2> c) {
+    require_aligned(a, b, c);
     require(kernels.tile_matmul != nullptr, "tile_matmul: this instruction set has no tiles");
     const auto rows = static_cast<std::int64_t>(a.shape(0));
     const auto depth = static_cast<std::int64_t>(a.shape(1));
