@@ -33,7 +33,8 @@ RAYVEC_INLINE Vec exp2_of_negative(Vec x) {
     return where_less(x, broadcast(-126.0f), zero(), times_power_of_2(polynomial(r, c), n));
 }
 
-// e ^ x, not less than the least normal number, and infinity from 88.8 on. The argument is reduced in two steps, so that nothing of x is lost (Cephes' expf).
+// e ^ x, not less than the least normal number, and infinity from 88.8 on. The argument is reduced
+// in two steps, so that nothing of x is lost (Cephes' expf).
 RAYVEC_INLINE Vec exp(Vec x) {
     x = clamp(x, -87.3f, 89.5f);
     const Vec n = nearest_integer(mul(x, broadcast(LOG2_E)));
@@ -66,13 +67,15 @@ RAYVEC_INLINE Vec tanh(Vec x) {
 // x * Phi(x) = max(x, 0) - |x| * Q(|x|), Q the upper tail of the normal distribution:
 // exp(-a^2 / 2) times a polynomial in t = 1 / (1 + 0.35 a), of relative error 3e-8.
 RAYVEC_INLINE Vec gelu(Vec x) {
-    const Vec a = min(broadcast(12.5f), absolute(x));  // Q(12.5) is 4e-36
+    const Vec end = broadcast(12.5f);  // Q is below 4e-36 from here on, and counts as 0
+    const Vec a = min(end, absolute(x));
     const Vec t = div(broadcast(1.0f), mul_add(a, broadcast(0.35f), broadcast(1.0f)));
     const float c[] = {0.1396214077f,   0.1398618032f, 0.1198334074f,
                        0.1055056131f,   -0.02310350487f, 0.1591638803f,
                        -0.2557042304f,  0.1439663182f, -0.02914471045f};
     const Vec fit = mul(polynomial(t, c), t);
-    const Vec tail = mul(fit, exp(mul(mul(a, a), broadcast(-0.5f))));
+    const Vec there = mul(fit, exp(mul(mul(a, a), broadcast(-0.5f))));
+    const Vec tail = where_less(a, end, there, zero());
     return sub(max(zero(), x), mul(tail, a));
 }
 
