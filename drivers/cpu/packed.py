@@ -35,6 +35,8 @@ class PackedLinear:
     def unpacked(self) -> F32:
         """The weight (out, in), for operations that no kernel does."""
         rows, depth = self.shape
+        if not rows * depth:
+            return np.empty(self.shape, np.float32)
         by_panel = self.panels.reshape(-1, depth, 2, self.lanes).transpose(2, 0, 3, 1)
         if self.gated:  # (half, panel, lane, in)
             halves = by_panel.reshape(2, -1, depth)[:, : rows // 2]
