@@ -274,7 +274,7 @@ class CpuDriver(NumpyDriver):
         out = self._new((len(qkv), num_heads * head_dim))  # (T, N D)
         self.kernels.attention(
             _plain(qkv),
-            batch.cu_seqlens,
+            _bounds("attention", batch),
             num_heads,
             kv_heads,
             head_dim,
@@ -297,18 +297,19 @@ class CpuDriver(NumpyDriver):
         if not _is_floats(x, (None, None)):
             self._count_composed("pool")
             return super()._pool_one(x, batch, mode)
+        bounds = _bounds("pool", batch)  # (B + 1,)
         self.native_calls["pool"] += 1
         out = np.empty((batch.batch, x.shape[1]), np.float32)  # (B, E)
         lengths, skip = np.asarray(batch.seq_lengths), np.asarray(batch.pool_skip)  # (B,)
-        starts = batch.cu_seqlens[:-1] + skip.astype(np.int32)  # (B,)
+        starts = bounds[:-1] + skip.astype(np.int32)  # (B,)
         if mode == "max":
-            self.kernels.max_rows(_plain(x), starts, batch.cu_seqlens[1:], out)
+            self.kernels.max_rows(_plain(x), starts, bounds[1:], out)
             return out
-        position = np.arange(len(x)) - np.repeat(batch.cu_seqlens[:-1], lengths)  # (T,)
+        position = np.arange(len(x)) - np.repeat(bounds[:-1], lengths)  # (T,)
         weights = (position >= np.repeat(skip, lengths)).astype(np.float32)  # (T,)
         if mode == "weighted_mean":
             weights *= position + 1
-        self.kernels.mean_rows(_plain(x), batch.cu_seqlens, weights, out)
+        self.kernels.mean_rows(_plain(x), bounds, weights, out)
         if mode == "mean_sqrt_len":
             out *= np.sqrt((lengths - skip)[:, None].astype(np.float32))
         return out
@@ -338,6 +339,13 @@ def _is_floats(x: Any, shape: tuple[int | None, ...]) -> bool:
         and x.ndim == len(shape)
         and all(want is None or got == want for got, want in zip(x.shape, shape))
     )
+
+
+def _bounds(op: str, batch: BatchInputs[Array]) -> Array:
+    """(B + 1,) where each sequence starts, and where the last one ends."""
+    shapes.require(op, "cu_seqlens", batch.cu_seqlens.shape, (batch.batch + 1,))
+    plain: Array = _plain(batch.cu_seqlens)
+    return plain
 
 
 def _norm_fits(norm: NormWeights[Array], width: int) -> bool:

@@ -109,6 +109,20 @@ def test_a_window_beyond_the_sequence_is_no_window(cpu, rng, reach):
     assert np.array_equal(out, free)
 
 
+# ---- activations
+
+
+def test_gelu_is_zero_far_below_and_no_gate_makes_it_more(cpu):
+    """0 times infinity is NaN, as it is for NumPy."""
+    weight = cpu.pack(np.float32([[1], [0]]), "gated", np.float32)
+    x = np.float32([[-13], [-1e30], [-np.inf]])
+    linear = cpu.pack(np.float32([[1]]), "linear", np.float32)
+    assert not cpu.linear(x, linear, act="gelu").any()
+    with np.errstate(invalid="ignore"):
+        gated = cpu.gated_linear(x[:2], weight, np.float32([0, np.inf]), act="gelu")
+    assert np.isnan(gated).all()
+
+
 # ---- what does not fit together
 
 
@@ -137,6 +151,15 @@ def test_ids_of_two_lengths_are_refused(any_driver):
         batch = replace(batch, position_ids=any_driver.from_host(batch.position_ids))
     with pytest.raises(ShapeError):
         any_driver.embed(batch, entries)
+
+
+def test_bounds_of_another_number_of_sequences_are_refused(cpu):
+    batch = replace(batch_of(cpu, [2, 2]), cu_seqlens=np.int32([0, 1, 2, 4]))
+    x = np.zeros((4, 12), np.float32)
+    with pytest.raises(ShapeError, match=r"attention: cu_seqlens has shape \(4,\), wanted \(3\)"):
+        cpu.attention(x, batch, num_heads=2)
+    with pytest.raises(ShapeError, match=r"pool: cu_seqlens has shape \(4,\), wanted \(3\)"):
+        cpu.pool(x, batch, ["mean"])
 
 
 def test_a_length_above_the_batchs_limit_and_heads_without_width_are_refused(any_driver):
