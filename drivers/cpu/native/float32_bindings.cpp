@@ -295,11 +295,15 @@ void max_rows(const Kernels& kernels, Matrix x, Ids starts, Ids ends, Out out) {
     require(
         size(ends, 0) == count && has_shape(out, count, cols),
         "max_rows: the sizes of x, starts, ends and out do not fit");
+    const std::int32_t *first = starts.data(), *last = ends.data();
     for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t first = starts.data()[i], last = ends.data()[i];
         require(
-            0 <= first && first <= last && last <= tokens, "max_rows: a range outside the rows");
-        kernels.max_rows(x.data() + first * cols, last - first, cols, out.data() + i * cols);
+            0 <= first[i] && first[i] <= last[i] && last[i] <= tokens,
+            "max_rows: a range outside the rows");
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+        kernels.max_rows(
+            x.data() + first[i] * cols, last[i] - first[i], cols, out.data() + i * cols);
     }
 }
 
