@@ -50,7 +50,8 @@ sanitize: $(SANITIZED)/.built
 	RAYVEC_REQUIRE_NATIVE=1 RAYVEC_NATIVE_BUILD=$(SANITIZED) PYTHONMALLOC=malloc \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  $(BIN)/python -m pytest --capture=sys -p tests.native_build tests/ops/test_native_*.py
+	  $(BIN)/python -m pytest --capture=sys -p tests.native_build -m "slow or not slow" \
+	    tests/ops/test_native_*.py
 
 $(SANITIZED)/.built: $(VENV)/.installed
 	rm -rf $(SANITIZED)
