@@ -29,14 +29,19 @@ APPLY: Mapping[DenseActivation, Callable[[F32], F32]] = {
 
 @dataclass(frozen=True)
 class Dense:
-    """act(x @ weight.T + bias): (B, I) -> (B, O)."""
+    """act(x @ weight.T + bias): (B, I) -> (B, O), row by row, so that the bits of a row are its own.
+
+    BLAS adds in another order for one row than for many.
+    """
 
     weight: F32  # (O, I)
     bias: F32 | None  # (O,)
     act: DenseActivation
 
     def __call__(self, x: F32) -> F32:
-        y: F32 = x @ self.weight.T  # (B, O)
+        y: F32 = np.empty((len(x), len(self.weight)), np.float32)  # (B, O)
+        for row, product in zip(x, y):
+            np.matmul(self.weight, row, out=product)
         return APPLY[self.act](y if self.bias is None else y + self.bias)
 
 
