@@ -29,7 +29,7 @@ APPLY: Mapping[DenseActivation, Callable[[F32], F32]] = {
 
 @dataclass(frozen=True)
 class Dense:
-    """act(x @ weight.T + bias): (B, I) -> (B, O), row by row, so that the bits of a row are its own.
+    """act(x @ weight.T + bias): (B, I) -> (B, O), row by row so that a row keeps its bits.
 
     BLAS adds in another order for one row than for many.
     """
