@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rayvec_native import Kernels
 
 MODULE = "rayvec_native"
-ABI_VERSION = 2  # raised together with the one in native/module.cpp
+ABI_VERSION = 3  # raised together with the one in native/module.cpp
 
 
 def native_module() -> Any:

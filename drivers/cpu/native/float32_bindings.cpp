@@ -1,13 +1,6 @@
-// The float32 kernels as methods of Kernels. What fits together is checked again here, so that no
-// call from Python reaches outside an array; values of ids are the caller's to check.
+// The float32 kernels as methods of Kernels.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <memory>
-#include <new>
-#include <optional>
-#include <vector>
 
 #include "bindings.hpp"
 
@@ -17,58 +10,8 @@ using namespace nb::literals;
 namespace rayvec {
 namespace {
 
-using Floats = Array<const float, 1>;
-using Matrix = Array<const float, 2>;
-using Ids = Array<const std::int32_t, 1>;
-using Out = Array<float, 2>;
-using OptionalFloats = std::optional<Floats>;
-using OptionalMatrix = std::optional<Matrix>;
-
-constexpr std::size_t ALIGNMENT = 64;
-
 // Sizes below it have products within int64, and no array of real values has a longer side.
 constexpr std::int64_t SIZE_LIMIT = std::int64_t{1} << 31;
-
-// Memory of this thread that a kernel may write on, of at least so many bytes. It grows and stays.
-void* scratch_bytes(std::size_t bytes) {
-    struct Free {
-        void operator()(void* memory) const {
-            ::operator delete(memory, std::align_val_t(ALIGNMENT));
-        }
-    };
-    thread_local std::unique_ptr<void, Free> memory;
-    thread_local std::size_t held = 0;
-    if (bytes > held) {
-        memory.reset();
-        held = 0;
-        memory.reset(::operator new(bytes, std::align_val_t(ALIGNMENT)));
-        held = bytes;
-    }
-    return memory.get();
-}
-
-float* scratch_floats(std::int64_t count) {
-    return static_cast<float*>(scratch_bytes(static_cast<std::size_t>(count) * sizeof(float)));
-}
-
-template <typename A>
-std::int64_t size(const A& array, std::size_t axis) {
-    return static_cast<std::int64_t>(array.shape(axis));
-}
-
-template <typename A>
-const float* data(const std::optional<A>& array) {
-    return array ? array->data() : nullptr;
-}
-
-bool has_length(const OptionalFloats& array, std::int64_t length) {
-    return !array || size(*array, 0) == length;
-}
-
-template <typename A>
-bool has_shape(const A& array, std::int64_t rows, std::int64_t cols) {
-    return size(array, 0) == rows && size(array, 1) == cols;
-}
 
 // ---- linear layers
 
@@ -118,14 +61,6 @@ void linear(
 
 // ---- rows
 
-Norm norm_of(
-    const Floats& weight, const OptionalFloats& bias, float eps, bool centred, std::int64_t cols) {
-    require(
-        size(weight, 0) == cols && has_length(bias, cols),
-        "norm: weight or bias has another length than the rows");
-    return Norm{.weight = weight.data(), .bias = data(bias), .eps = eps, .centred = centred};
-}
-
 void add_norm(
     const Kernels& kernels,
     Matrix x,
@@ -160,19 +95,7 @@ void embed(
     Out out) {
     require_aligned(tables, ids, weight, bias, out);
     const std::int64_t tokens = size(out, 0), cols = size(out, 1);
-    require(!tables.empty() && tables.size() == ids.size(), "embed: wanted ids for each table");
-    std::vector<EmbeddingTable> entries;
-    for (std::size_t i = 0; i < tables.size(); ++i) {
-        require(
-            size(tables[i], 1) == cols && size(ids[i], 0) == tokens,
-            "embed: the sizes of a table, its ids and out do not fit");
-        const std::int32_t* begin = ids[i].data();
-        const auto rows = size(tables[i], 0);
-        require(
-            std::all_of(begin, begin + tokens, [rows](auto id) { return 0 <= id && id < rows; }),
-            "embed: an id is outside its table");
-        entries.push_back({tables[i].data(), begin});
-    }
+    const std::vector<EmbeddingTable> entries = tables_of(tables, ids, tokens, cols);
     Norm norm{};
     if (weight) {
         norm = norm_of(*weight, bias, eps, centred, cols);
@@ -183,23 +106,6 @@ void embed(
 }
 
 // ---- sequences
-
-// The longest of the sequences whose bounds these are; refuses bounds that leave the tokens.
-std::int64_t longest_of(const Ids& cu_seqlens, std::int64_t tokens) {
-    const std::int64_t count = size(cu_seqlens, 0);
-    const std::int32_t* bounds = cu_seqlens.data();
-    require(
-        count >= 1 && bounds[0] == 0 && bounds[count - 1] == tokens &&
-            std::is_sorted(bounds, bounds + count),
-        "cu_seqlens: wanted bounds that rise from 0 to the number of tokens");
-    std::int64_t longest = 0;
-    for (std::int64_t i = 1; i < count; ++i) {
-        longest = std::max<std::int64_t>(longest, bounds[i] - bounds[i - 1]);
-    }
-    return longest;
-}
-
-using RopeTable = std::optional<Array<const float, 3>>;
 
 void attention(
     const Kernels& kernels,
@@ -227,8 +133,11 @@ void attention(
             size(qkv, 1) == (num_heads + 2 * kv_heads) * head_dim &&
             has_shape(out, tokens, num_heads * head_dim),
         "attention: the sizes of qkv, the heads and out do not fit");
-    require(window_left >= -1 && window_right >= -1, "attention: wanted windows >= -1");
-    AttentionInput in{
+    const HeadRotation rotation =
+        rotation_of(cos, sin, q_norm, k_norm, norm_eps, sequences, longest, head_dim);
+    const HeadScores scores =
+        scores_of(scale, window_left, window_right, position_bias, num_heads, longest);
+    const AttentionInput in{
         .qkv = qkv.data(),
         .cu_seqlens = cu_seqlens.data(),
         .sequences = sequences,
@@ -237,36 +146,19 @@ void attention(
         .kv_heads = kv_heads,
         .head_dim = head_dim,
         .scale = scale,
-        .cos = data(cos),
-        .sin = data(sin),
-        .rope_rows = cos ? size(*cos, 1) : 0,
-        .rope_pairs = cos ? size(*cos, 2) : 0,
-        .rope_per_sequence = cos && size(*cos, 0) > 1,
-        .q_norm = data(q_norm),
-        .k_norm = data(k_norm),
+        .cos = rotation.cos,
+        .sin = rotation.sin,
+        .rope_rows = rotation.rope_rows,
+        .rope_pairs = rotation.rope_pairs,
+        .rope_per_sequence = rotation.rope_per_sequence,
+        .q_norm = rotation.q_norm,
+        .k_norm = rotation.k_norm,
         .norm_eps = norm_eps,
         .window_left = window_left,
         .window_right = window_right,
-        .position_bias = data(position_bias),
-        .bias_positions = position_bias ? (size(*position_bias, 1) + 1) / 2 : 0,
+        .position_bias = scores.position_bias,
+        .bias_positions = scores.bias_positions,
     };
-    require(bool(cos) == bool(sin), "attention: wanted both cos and sin");
-    if (cos) {
-        require(
-            size(*sin, 0) == size(*cos, 0) && size(*sin, 1) == in.rope_rows &&
-                size(*sin, 2) == in.rope_pairs && in.rope_rows >= longest &&
-                2 * in.rope_pairs <= head_dim &&
-                (size(*cos, 0) == 1 || size(*cos, 0) == sequences),
-            "attention: the sizes of cos and sin do not fit");
-    }
-    require(
-        bool(q_norm) == bool(k_norm) && has_length(q_norm, head_dim) &&
-            has_length(k_norm, head_dim),
-        "attention: wanted q and k norms of the head's length");
-    require(
-        !position_bias || (size(*position_bias, 0) == num_heads && in.bias_positions >= longest &&
-                           size(*position_bias, 1) == 2 * in.bias_positions - 1),
-        "attention: position_bias has another shape than (heads, 2 positions - 1)");
     kernels.attention(
         in, scratch_floats(kernels.attention_scratch(longest, head_dim)), out.data());
 }

@@ -3,3 +3,4 @@
 #pragma once
 
 #define RAYVEC_INLINE [[gnu::always_inline]] static inline
+#define RAYVEC_MEMBER [[gnu::always_inline]] inline  // of a class

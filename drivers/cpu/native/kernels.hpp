@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
-namespace rayvec {
+#include "tile_kernels.hpp"
 
-using Bf16 = std::uint16_t;  // the upper half of a float32
+namespace rayvec {
 
 // ---- signatures, by theme
 
@@ -155,6 +155,7 @@ struct Kernels {
     FmaPeak* fma_peak;
     TileMatmul* tile_matmul;
     TilePeak* tile_peak;
+    const TileKernels* tiles;
 };
 
 // ---- the instruction sets of this build

@@ -17,7 +17,7 @@ namespace {
 
 // Raised by one whenever a function of this module changes its arguments or its meaning, together
 // with drivers/cpu/native_module.py.
-constexpr int ABI_VERSION = 2;
+constexpr int ABI_VERSION = 3;
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
@@ -75,8 +75,10 @@ NB_MODULE(rayvec_native, module) {
 
     nb::class_<Kernels> kernels(module, "Kernels");
     kernels.def_prop_ro("name", [](const Kernels& set) { return set.name; })
-        .def_prop_ro("lanes", [](const Kernels& set) { return set.lanes; });
+        .def_prop_ro("lanes", [](const Kernels& set) { return set.lanes; })
+        .def_prop_ro("has_tiles", [](const Kernels& set) { return set.tiles != nullptr; });
     bind_float32(module, kernels);
+    bind_tiles(kernels);
     module.def("kernels", &kernels_of, "name"_a, nb::rv_policy::reference);
 
     nb::module_ testing = module.def_submodule("testing", "Kernels that tests and benchmarks alone call.");

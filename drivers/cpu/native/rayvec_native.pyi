@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 _F32 = NDArray[np.float32]
 _I32 = NDArray[np.int32]
+_Bits = NDArray[np.uint16]
 
 def abi_version() -> int:
     """The version of this module's functions; drivers/cpu/native_module.py wants the same."""
@@ -39,6 +40,9 @@ class Kernels:
     @property
     def lanes(self) -> int:
         """float32 values in one vector."""
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the kernels of bfloat16 on tiles are there."""
     def packed_size(self, rows: int, depth: int, gated: bool) -> int:
         """float32 values of a packed weight (rows, depth)."""
     def pack_linear(self, weight: _F32, gated: bool, packed: _F32) -> None:
@@ -107,6 +111,126 @@ class Kernels:
 
         NaN where there is one, zeros where there are no rows.
         """
+
+    # bfloat16 on tiles: bf16 bits in the layouts of tile_kernels.hpp, flat. Without tiles each
+    # raises ValueError. A norm is there where its weight is.
+
+    def pack_tiles(self, weight: _F32, gated: bool, packed: _Bits) -> None:
+        """weight (N, K), both multiples of 32, to panels of tiles: packed (N K)."""
+    def to_tiles(self, rows: _F32, tiles: _Bits) -> None:
+        """rows (T, E) to tiles, zeros after the last token."""
+    def to_rows(self, tiles: _Bits, rows: _F32) -> None:
+        """Tiles to rows (T, E)."""
+    def linear_tiles(
+        self,
+        tokens: int,
+        x: _Bits,
+        packed: _Bits,
+        bias: _F32 | None,
+        act: Activation,
+        gated: bool,
+        out: _Bits,
+    ) -> None:
+        """out (T, N) in tiles = act(x @ weight.T + bias); gated: act(first) * second half."""
+    def linear_heads(
+        self,
+        tokens: int,
+        x: _Bits,
+        packed: _Bits,
+        bias: _F32 | None,
+        head_dim: int,
+        out: _Bits,
+    ) -> None:
+        """out (N / D, padded T, D) = x @ weight.T + bias."""
+    def linear_rows(
+        self,
+        x: _Bits,
+        packed: _Bits,
+        bias: _F32 | None,
+        residual: _F32 | None,
+        weight: _F32 | None,
+        norm_bias: _F32 | None,
+        eps: float,
+        centred: bool,
+        sandwich: bool,
+        rows: _F32,
+        tiles: _Bits | None,
+    ) -> None:
+        """y = x @ weight.T + bias, then as norm_rows, to rows (T, N) and tiles."""
+    def ffn(
+        self,
+        x: _Bits,
+        packed: _Bits,
+        bias: _F32 | None,
+        act: Activation,
+        gated: bool,
+        second_packed: _Bits,
+        second_bias: _F32 | None,
+        residual: _F32 | None,
+        weight: _F32 | None,
+        norm_bias: _F32 | None,
+        eps: float,
+        centred: bool,
+        sandwich: bool,
+        rows: _F32,
+        tiles: _Bits | None,
+    ) -> None:
+        """linear_rows of a second layer on the result of a first one."""
+    def norm_rows(
+        self,
+        x: _F32,
+        residual: _F32 | None,
+        weight: _F32 | None,
+        norm_bias: _F32 | None,
+        eps: float,
+        centred: bool,
+        sandwich: bool,
+        rows: _F32,
+        tiles: _Bits | None,
+    ) -> None:
+        """x + residual, norm(x + residual), or with `sandwich` residual + norm(x): (T, E)."""
+    def embed_tiles(
+        self,
+        tables: Sequence[_F32],
+        ids: Sequence[_I32],
+        weight: _F32 | None,
+        norm_bias: _F32 | None,
+        eps: float,
+        centred: bool,
+        rows: _F32,
+        tiles: _Bits | None,
+    ) -> None:
+        """The sum of the tables' rows (*, E) by ids (T), normed, to rows (T, E) and tiles."""
+    def prepare_heads(
+        self,
+        heads: _Bits,
+        tokens: int,
+        cu_seqlens: _I32,
+        num_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        cos: _F32 | None,
+        sin: _F32 | None,
+        q_norm: _F32 | None,
+        k_norm: _F32 | None,
+        norm_eps: float,
+    ) -> None:
+        """Norms and rotates query and key heads in place."""
+    def attend_heads(
+        self,
+        heads: _Bits,
+        tokens: int,
+        cu_seqlens: _I32,
+        num_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window_left: int,
+        window_right: int,
+        position_bias: _F32 | None,
+        out: _Bits,
+    ) -> None:
+        """out (T, N D) in tiles, of heads (N + 2 KV, padded T, D)."""
 
 def kernels(name: str) -> Kernels:
     """The kernels of that instruction set. Raises ValueError, with the names there are."""

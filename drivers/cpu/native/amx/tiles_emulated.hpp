@@ -35,30 +35,24 @@ RAYVEC_INLINE void tile_load_config(const TileConfig& config) {
 
 RAYVEC_INLINE void tile_release() { emulated_tiles.config.palette = 0; }
 
-template <int tile>
-RAYVEC_INLINE void tile_zero() {
-    static_assert(0 <= tile && tile < TILES);
+// What follows is called, not inlined: the kernels use it in very many places.
+
+[[gnu::noinline, maybe_unused]] static void emulate_zero(int tile) {
     fault_unless(emulated_tiles.config.palette == 1 && emulated_tiles.config.rows[tile] > 0);
     std::memset(emulated_tiles.bytes[tile], 0, sizeof emulated_tiles.bytes[tile]);
 }
 
-template <int tile>
-RAYVEC_INLINE void tile_load(const void* from, std::ptrdiff_t stride) {
-    tile_zero<tile>();
+[[gnu::noinline, maybe_unused]] static void emulate_load(
+    int tile, const void* from, std::ptrdiff_t stride) {
+    emulate_zero(tile);
     const auto* row = static_cast<const std::uint8_t*>(from);
     for (int r = 0; r < emulated_tiles.config.rows[tile]; ++r, row += stride) {
         std::memcpy(emulated_tiles.bytes[tile][r], row, emulated_tiles.config.row_bytes[tile]);
     }
 }
 
-template <int tile>
-RAYVEC_INLINE void tile_stream_load(const void* from, std::ptrdiff_t stride) {
-    tile_load<tile>(from, stride);
-}
-
-template <int tile>
-RAYVEC_INLINE void tile_store(void* to, std::ptrdiff_t stride) {
-    static_assert(0 <= tile && tile < TILES);
+[[gnu::noinline, maybe_unused]] static void emulate_store(
+    int tile, void* to, std::ptrdiff_t stride) {
     fault_unless(emulated_tiles.config.palette == 1 && emulated_tiles.config.rows[tile] > 0);
     auto* row = static_cast<std::uint8_t*>(to);
     for (int r = 0; r < emulated_tiles.config.rows[tile]; ++r, row += stride) {
@@ -77,9 +71,7 @@ RAYVEC_INLINE float tile_mul_add(float a, float b, float c) {
 }
 
 // The even and the odd members of the pairs are summed apart, then together, then onto c.
-template <int c, int a, int b>
-RAYVEC_INLINE void tile_dot_bf16() {
-    static_assert(c != a && c != b && a != b);
+[[gnu::noinline, maybe_unused]] static void emulate_dot_bf16(int c, int a, int b) {
     const TileConfig& config = emulated_tiles.config;
     const int rows = config.rows[c], cols = config.row_bytes[c] / 4;
     const int pairs = config.row_bytes[a] / 4;
@@ -116,6 +108,36 @@ RAYVEC_INLINE void tile_dot_bf16() {
         }
         std::memcpy(emulated_tiles.bytes[c][m], sums, sizeof sums);
     }
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_zero() {
+    static_assert(0 <= tile && tile < TILES);
+    emulate_zero(tile);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_load(const void* from, std::ptrdiff_t stride) {
+    static_assert(0 <= tile && tile < TILES);
+    emulate_load(tile, from, stride);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_stream_load(const void* from, std::ptrdiff_t stride) {
+    tile_load<tile>(from, stride);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_store(void* to, std::ptrdiff_t stride) {
+    static_assert(0 <= tile && tile < TILES);
+    emulate_store(tile, to, stride);
+}
+
+template <int c, int a, int b>
+RAYVEC_INLINE void tile_dot_bf16() {
+    static_assert(0 <= c && c < TILES && 0 <= a && a < TILES && 0 <= b && b < TILES);
+    static_assert(c != a && c != b && a != b);
+    emulate_dot_bf16(c, a, b);
 }
 
 }  // namespace rayvec::RAYVEC_SET

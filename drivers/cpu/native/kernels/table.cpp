@@ -23,9 +23,11 @@ constinit const Kernels kernels = {
 #if defined(RAYVEC_TILES)
     .tile_matmul = tile_matmul,
     .tile_peak = tile_peak,
+    .tiles = &tile_kernels,
 #else
     .tile_matmul = nullptr,
     .tile_peak = nullptr,
+    .tiles = nullptr,
 #endif
 };
 
