@@ -14,6 +14,7 @@ from arch.errors import CheckpointError
 from arch.pooling import Head
 from arch.weights import WeightReader, WeightSpec
 from drivers import shapes
+from drivers.dtypes import BFLOAT16
 from drivers.protocol import Driver
 from drivers.types import BatchInputs, Encoding, T
 
@@ -99,6 +100,8 @@ def packer(
     to it where not. Raises CheckpointError where float16 storage is asked for and a weight is
     beyond its range.
     """
+    # A driver rounds to bfloat16 itself: what it keeps in float32 (tables, norms) it gets whole.
+    host_dtype = np.float32 if np.dtype(dtype) == BFLOAT16 else dtype
     kept = None if driver.packed_layout(dtype) is None else checkpoint.packed
 
     def read(specs: Sequence[WeightSpec], layer: int | None = None) -> dict[str, T]:
@@ -115,7 +118,7 @@ def packer(
         return driver.from_packed(values, shape, spec.role, dtype)
 
     def pack_one(spec: WeightSpec, layer: int | None) -> T:
-        host = reader.read([spec], sizes, dtype, layer)[spec.field]
+        host = reader.read([spec], sizes, host_dtype, layer)[spec.field]
         return driver.pack(host, spec.role, dtype)
 
     return read

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
 
 from drivers.errors import DtypeError
 from drivers.types import Tensor
 
+BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)  # of the cpu driver's tiles alone
 FLOAT16 = np.dtype(np.float16)
 FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)

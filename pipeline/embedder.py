@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import arch
 from arch import ModelArch
 from drivers import Driver, open_driver
+from drivers.dtypes import BFLOAT16
 from drivers.types import Encoding
 from pipeline.bucketing import plan_batches
 from pipeline.cache_folder import packed_folder
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
 }
 
 
@@ -87,12 +89,12 @@ class Embedder:
 
         model: a folder, `package:NAME/FOLDER`, or a hub id. driver: `auto`, a driver's name, or a
         driver that nobody else uses.
-        dtype: storage of weights and activations, `float32` or `float16`; `auto` is the driver's
-        own default. threads: CPU threads, each with a clone of the driver over the same weights.
-        max_seq_len: tokens a text may have, special ones included, up to the model's position rows;
-        None is what the folder declares. pooling, normalize: instead of what the folder says. dim:
-        cut vectors to their first values. max_batch_tokens: tokens of a batch, padding counted;
-        None is what the driver prefers.
+        dtype: storage of weights and activations, `float32`, `float16` or `bfloat16`; `auto` is the
+        driver's own default. threads: CPU threads, each with a clone of the driver over the same
+        weights. max_seq_len: tokens a text may have, special ones included, up to the model's
+        position rows; None is what the folder declares. pooling, normalize: instead of what the
+        folder says. dim: cut vectors to their first values. max_batch_tokens: tokens of a batch,
+        padding counted; None is what the driver prefers.
 
         Raises UsageError, arch.CheckpointError or drivers.DriverError, all before any text is read.
         """

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
+
+TILE_SET = os.environ.get("RAYVEC_TILE_SET", "amx_bf16_emulated")
+"""The instruction set whose tiles are tested: emulated ones, or with `make test-amx` the real."""
 
 SMALLEST = np.float32(2.0**-126)  # that is not denormal
 

@@ -12,9 +12,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from drivers import shapes
 from drivers.activations import require_activation
+from drivers.cpu.arguments import (
+    bias_fits,
+    is_floats,
+    norm_fits,
+    plain,
+    qk_norm_fits,
+    rope_fits,
+    rope_table,
+)
+from drivers.cpu.memory import aligned_empty
 from drivers.cpu.native_module import native_module, open_kernels
 from drivers.cpu.packed import PackedLinear, pack_linear
-from drivers.dtypes import FLOAT32
+from drivers.cpu.tile_ops import TileOps, float32
+from drivers.cpu.tiles import PackedTiles, fits_tiles
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.errors import DriverError, ShapeError
 from drivers.numpy import NumpyDriver
 from drivers.numpy.base import Array
@@ -37,6 +49,9 @@ logger = logging.getLogger(__name__)
 class CpuDriver(NumpyDriver):
     """The NumPy driver with the forward operations in native code.
 
+    Where the instruction set has tiles, also in bfloat16, which is then the default: products and
+    attention in bf16 with float32 sums, on tensors of its own (drivers/cpu/tiles.py).
+
     A single-threaded driver: several clones in several threads use several cores, for native code
     runs without the interpreter's lock. What no kernel does (float16 storage) is composed from
     NumPy's primitives, counted in `composed_calls` and logged once an operation; native calls are
@@ -55,6 +70,10 @@ class CpuDriver(NumpyDriver):
         self.native_calls: Counter[str] = Counter()
         self.composed_calls: Counter[str] = Counter()
         self._activations = native_module().Activation
+        self._tiles: TileOps | None = None
+        if self.kernels.has_tiles:
+            self._tiles = TileOps(self, self._activations)
+            self.dtypes = (FLOAT32, BFLOAT16, FLOAT16)
         self._asked_for = instruction_set
         if instruction_set is not None:
             self.name = f"cpu:{instruction_set}"
@@ -70,25 +89,39 @@ class CpuDriver(NumpyDriver):
     def __reduce__(self) -> tuple[type[CpuDriver], tuple[str | None]]:
         return CpuDriver, (self._asked_for,)  # where it arrives it takes what that machine has
 
-    def to_host(self, x: Array) -> Array:
-        return x.unpacked() if isinstance(x, PackedLinear) else x
+    def from_host(self, array: Array) -> Any:
+        if self._tiles is not None and array.dtype == BFLOAT16:
+            return self._tiles.from_host(array)
+        return super().from_host(array)
+
+    def to_host(self, x: Any) -> Array:
+        host: Array = x.unpacked() if isinstance(x, PackedLinear) else float32(x)
+        return host
 
     def pack(self, weight: NDArray[Any], role: WeightRole, dtype: DTypeLike) -> Any:
-        host = super().pack(weight, role, dtype)
+        in_tiles = self._tiles is not None and np.dtype(dtype) == BFLOAT16
+        host = super().pack(weight, role, FLOAT32 if in_tiles else dtype)
         if not np.isfinite(host).all():
             raise DriverError(
                 f"pack: a weight of shape {host.shape} has values that are not finite"
             )
+        if role == "gated" and len(host) % 2 and host.dtype == FLOAT32:
+            raise ShapeError(f"pack: a gated weight has two halves, not {len(host)} rows")
+        if self._tiles is not None and in_tiles:
+            return self._tiles.pack(host, role)
         if role in ("table", "vector") or host.dtype != FLOAT32:
             return host
-        if role == "gated" and len(host) % 2:
-            raise ShapeError(f"pack: a gated weight has two halves, not {len(host)} rows")
-        return pack_linear(self.kernels, _plain(host), gated=role == "gated")
+        return pack_linear(self.kernels, plain(host), gated=role == "gated")
 
     def packed_layout(self, dtype: DTypeLike) -> str | None:
-        return f"float32-{2 * self.kernels.lanes}" if np.dtype(dtype) == FLOAT32 else None
+        panels = f"float32-{2 * self.kernels.lanes}"
+        if self._tiles is not None and np.dtype(dtype) == BFLOAT16:
+            return f"bfloat16-tiles-{panels}"  # what fits no tile is in float32's panels
+        return panels if np.dtype(dtype) == FLOAT32 else None
 
     def packed_values(self, packed: Any) -> NDArray[Any]:
+        if isinstance(packed, PackedTiles):
+            return packed.bits
         if not isinstance(packed, PackedLinear):
             raise DriverError(f"{self.name}: not a packed linear weight: {type(packed).__name__}")
         return packed.panels
@@ -98,6 +131,8 @@ class CpuDriver(NumpyDriver):
     ) -> Any:
         rows, depth = shape
         gated = role == "gated"
+        if self._tiles is not None and np.dtype(dtype) == BFLOAT16 and fits_tiles(shape, gated):
+            return self._tiles.from_packed(values, (rows, depth), gated)
         want = self.kernels.packed_size(rows, depth, gated)
         if values.shape != (want,) or values.dtype != FLOAT32:
             raise ShapeError(
@@ -113,14 +148,16 @@ class CpuDriver(NumpyDriver):
         batch: BatchInputs[Array],
         tables: Sequence[EmbeddingTable[Array]],
         norm: NormWeights[Array] | None = None,
-    ) -> Array:
+    ) -> Any:
+        if self._tiles is not None and self._tiles.takes(*(entry.table for entry in tables)):
+            return self._tiles.embed(batch, tables, norm)
         width = tables[0].table.shape[-1] if tables else 0
         if not (
             tables
-            and all(_is_floats(entry.table, (None, width)) for entry in tables)
-            and (norm is None or _norm_fits(norm, width))
+            and all(is_floats(entry.table, (None, width)) for entry in tables)
+            and (norm is None or norm_fits(norm, width))
         ):
-            self._count_composed("embed")
+            self.count_composed("embed")
             return super().embed(batch, tables, norm)
         ids = [getattr(batch, entry.ids) for entry in tables]
         for rows, entry in zip(ids, tables):
@@ -129,10 +166,10 @@ class CpuDriver(NumpyDriver):
         self.native_calls["embed"] += 1
         out = self._new((len(ids[0]), width))  # (T, E)
         self.kernels.embed(
-            [_plain(entry.table) for entry in tables],
-            [_plain(rows) for rows in ids],
-            None if norm is None else _plain(norm.weight),
-            None if norm is None else _plain(norm.bias),
+            [plain(entry.table) for entry in tables],
+            [plain(rows) for rows in ids],
+            None if norm is None else plain(norm.weight),
+            None if norm is None else plain(norm.bias),
             0.0 if norm is None else norm.eps,
             norm is not None and norm.kind == "layer",
             out,
@@ -147,26 +184,32 @@ class CpuDriver(NumpyDriver):
         *,
         act: Activation | None = None,
         residual: Array | None = None,
-    ) -> Array:
+    ) -> Any:
+        if self._tiles is not None and self._tiles.takes(x, weight, residual):
+            return self._tiles.linear(
+                "linear", x, weight, bias, gated=False, act=act, residual=residual
+            )
         if not (
             self._takes(weight, gated=False)
-            and _is_floats(x, (None, weight.shape[1]))
-            and (bias is None or _is_floats(bias, (weight.shape[0],)))
-            and (residual is None or _is_floats(residual, (len(x), weight.shape[0])))
+            and is_floats(x, (None, weight.shape[1]))
+            and (bias is None or is_floats(bias, (weight.shape[0],)))
+            and (residual is None or is_floats(residual, (len(x), weight.shape[0])))
         ):
-            self._count_composed("linear")
+            self.count_composed("linear")
             return super().linear(x, self.to_host(weight), bias, act=act, residual=residual)
         return self._linear("linear", x, weight, bias, act, residual, weight.shape[0])
 
     def gated_linear(
         self, x: Array, weight: Array, bias: Array | None = None, *, act: Activation
-    ) -> Array:
+    ) -> Any:
+        if self._tiles is not None and self._tiles.takes(x, weight):
+            return self._tiles.linear("gated_linear", x, weight, bias, gated=True, act=act)
         if not (
             self._takes(weight, gated=True)
-            and _is_floats(x, (None, weight.shape[1]))
-            and (bias is None or _is_floats(bias, (weight.shape[0],)))
+            and is_floats(x, (None, weight.shape[1]))
+            and (bias is None or is_floats(bias, (weight.shape[0],)))
         ):
-            self._count_composed("gated_linear")
+            self.count_composed("gated_linear")
             joined = super().linear(x, self.to_host(weight), bias)  # (T, 2F)
             return self.fused_split_gate(joined, act)  # (T, F)
         return self._linear("gated_linear", x, weight, bias, act, None, weight.shape[0] // 2)
@@ -186,10 +229,10 @@ class CpuDriver(NumpyDriver):
         self.native_calls[op] += 1
         out = self._new((len(x), width))  # (T, width)
         self.kernels.linear(
-            _plain(x),
+            plain(x),
             weight.panels,
-            _plain(bias),
-            _plain(residual),
+            plain(bias),
+            plain(residual),
             getattr(self._activations, act or "none"),
             weight.gated,
             out,
@@ -203,22 +246,28 @@ class CpuDriver(NumpyDriver):
         norm: NormWeights[Array],
         *,
         order: NormOrder = "pre",
-    ) -> Array:
-        if not (
-            _is_floats(x, (None, None))
-            and (residual is None or _is_floats(residual, x.shape))
-            and _norm_fits(norm, x.shape[1])
+    ) -> Any:
+        if (
+            self._tiles is not None
+            and self._tiles.takes(x, residual)
             and order in get_args(NormOrder)
         ):
-            self._count_composed("add_norm")
+            return self._tiles.add_norm(x, residual, norm, order)
+        if not (
+            is_floats(x, (None, None))
+            and (residual is None or is_floats(residual, x.shape))
+            and norm_fits(norm, x.shape[1])
+            and order in get_args(NormOrder)
+        ):
+            self.count_composed("add_norm")
             return super().add_norm(x, residual, norm, order=order)
         self.native_calls["add_norm"] += 1
         out = self._new(x.shape)  # (T, E)
         self.kernels.add_norm(
-            _plain(x),
-            _plain(residual),
-            _plain(norm.weight),
-            _plain(norm.bias),
+            plain(x),
+            plain(residual),
+            plain(norm.weight),
+            plain(norm.bias),
             norm.eps,
             norm.kind == "layer",
             order == "sandwich",
@@ -243,18 +292,33 @@ class CpuDriver(NumpyDriver):
         window_right: int | None = None,
         causal: bool = False,
         position_bias: Array | None = None,
-    ) -> Array:
+    ) -> Any:
         shapes.flat_batch("attention", qkv.shape, batch)
         shapes.reach("attention", window_left, window_right)
         kv_heads, head_dim = shapes.qkv("attention", qkv.shape, num_heads, kv_heads, head_dim)
+        window_right = 0 if causal else window_right
+        if self._tiles is not None and self._tiles.takes(qkv):
+            return self._tiles.attention(
+                qkv,
+                batch,
+                num_heads=num_heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                scale=head_dim**-0.5 if scale is None else scale,
+                rope=rope,
+                qk_norm=qk_norm,
+                window_left=window_left,
+                window_right=window_right,
+                position_bias=position_bias,
+            )
         sequences, longest = batch.batch, batch.max_seq
         if not (
-            _is_floats(qkv, (None, None))
-            and (rope is None or _rope_fits(rope, sequences, longest, head_dim))
-            and (qk_norm is None or _qk_norm_fits(qk_norm, head_dim))
-            and (position_bias is None or _bias_fits(position_bias, num_heads, longest))
+            is_floats(qkv, (None, None))
+            and (rope is None or rope_fits(rope, sequences, longest, head_dim))
+            and (qk_norm is None or qk_norm_fits(qk_norm, head_dim))
+            and (position_bias is None or bias_fits(position_bias, num_heads, longest))
         ):
-            self._count_composed("attention")
+            self.count_composed("attention")
             return super().attention(
                 qkv,
                 batch,
@@ -266,36 +330,35 @@ class CpuDriver(NumpyDriver):
                 qk_norm=qk_norm,
                 window_left=window_left,
                 window_right=window_right,
-                causal=causal,
                 position_bias=position_bias,
             )
         self.native_calls["attention"] += 1
-        window_right = 0 if causal else window_right
         out = self._new((len(qkv), num_heads * head_dim))  # (T, N D)
         self.kernels.attention(
-            _plain(qkv),
+            plain(qkv),
             _bounds("attention", batch),
             num_heads,
             kv_heads,
             head_dim,
             head_dim**-0.5 if scale is None else scale,
-            None if rope is None else _rope_table(rope.cos),
-            None if rope is None else _rope_table(rope.sin),
-            None if qk_norm is None else _plain(qk_norm.q_weight),
-            None if qk_norm is None else _plain(qk_norm.k_weight),
+            None if rope is None else rope_table(rope.cos),
+            None if rope is None else rope_table(rope.sin),
+            None if qk_norm is None else plain(qk_norm.q_weight),
+            None if qk_norm is None else plain(qk_norm.k_weight),
             0.0 if qk_norm is None else qk_norm.eps,
             -1 if window_left is None else min(window_left, longest),
             -1 if window_right is None else min(window_right, longest),
-            _plain(position_bias),
+            plain(position_bias),
             out,
         )
         return out
 
-    def _pool_one(self, x: Array, batch: BatchInputs[Array], mode: PoolMode) -> NDArray[np.float32]:
+    def _pool_one(self, x: Any, batch: BatchInputs[Array], mode: PoolMode) -> NDArray[np.float32]:
+        x = float32(x)
         if mode in ("cls", "last"):  # rows as they are, which no kernel takes faster
             return super()._pool_one(x, batch, mode)
-        if not _is_floats(x, (None, None)):
-            self._count_composed("pool")
+        if not is_floats(x, (None, None)):
+            self.count_composed("pool")
             return super()._pool_one(x, batch, mode)
         bounds = _bounds("pool", batch)  # (B + 1,)
         self.native_calls["pool"] += 1
@@ -303,13 +366,13 @@ class CpuDriver(NumpyDriver):
         lengths, skip = np.asarray(batch.seq_lengths), np.asarray(batch.pool_skip)  # (B,)
         starts = bounds[:-1] + skip.astype(np.int32)  # (B,)
         if mode == "max":
-            self.kernels.max_rows(_plain(x), starts, bounds[1:], out)
+            self.kernels.max_rows(plain(x), starts, bounds[1:], out)
             return out
         position = np.arange(len(x)) - np.repeat(bounds[:-1], lengths)  # (T,)
         weights = (position >= np.repeat(skip, lengths)).astype(np.float32)  # (T,)
         if mode == "weighted_mean":
             weights *= position + 1
-        self.kernels.mean_rows(_plain(x), bounds, weights, out)
+        self.kernels.mean_rows(plain(x), bounds, weights, out)
         if mode == "mean_sqrt_len":
             out *= np.sqrt((lengths - skip)[:, None].astype(np.float32))
         return out
@@ -323,69 +386,17 @@ class CpuDriver(NumpyDriver):
         )
 
     def _new(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        return self.pool_memory.new(shape, FLOAT32)
+        return aligned_empty(shape, FLOAT32, self.pool_memory)
 
-    def _count_composed(self, op: str) -> None:
+    def count_composed(self, op: str, instead: str = "it is composed from primitives") -> None:
+        """Count, and once log, a call that no kernel takes as it is, and what is done instead."""
         if not self.composed_calls[op]:
-            logger.info("%s: no kernel for this %s; it is composed from primitives", self.name, op)
+            logger.info("%s: no kernel for this %s; %s", self.name, op, instead)
         self.composed_calls[op] += 1
-
-
-def _is_floats(x: Any, shape: tuple[int | None, ...]) -> bool:
-    """Whether x is a float32 array of that shape; None stands for any size."""
-    return (
-        isinstance(x, np.ndarray)
-        and x.dtype == FLOAT32
-        and x.ndim == len(shape)
-        and all(want is None or got == want for got, want in zip(x.shape, shape))
-    )
 
 
 def _bounds(op: str, batch: BatchInputs[Array]) -> Array:
     """(B + 1,) where each sequence starts, and where the last one ends."""
     shapes.require(op, "cu_seqlens", batch.cu_seqlens.shape, (batch.batch + 1,))
-    plain: Array = _plain(batch.cu_seqlens)
-    return plain
-
-
-def _norm_fits(norm: NormWeights[Array], width: int) -> bool:
-    return (
-        _is_floats(norm.weight, (width,))
-        and (norm.bias is None or (norm.kind == "layer" and _is_floats(norm.bias, (width,))))
-        and norm.kind in ("layer", "rms")
-    )
-
-
-def _qk_norm_fits(norm: QkNorm[Array], head_dim: int) -> bool:
-    return _is_floats(norm.q_weight, (head_dim,)) and _is_floats(norm.k_weight, (head_dim,))
-
-
-def _rope_fits(rope: Rope[Array], sequences: int, longest: int, head_dim: int) -> bool:
-    shape = rope.cos.shape
-    return (
-        _is_floats(rope.cos, shape)
-        and _is_floats(rope.sin, shape)
-        and len(shape) in (2, 3)
-        and (len(shape) == 2 or shape[0] == sequences)
-        and shape[-2] >= longest
-        and 2 * shape[-1] <= head_dim
-    )
-
-
-def _bias_fits(position_bias: Array, num_heads: int, longest: int) -> bool:
-    return (
-        _is_floats(position_bias, (num_heads, None))
-        and position_bias.shape[1] % 2 == 1
-        and position_bias.shape[1] >= 2 * longest - 1
-    )
-
-
-def _rope_table(table: Array) -> Array:
-    """(P, R / 2) or (B, P, R / 2) with the first dimension always there."""
-    plain: Array = _plain(table)
-    return plain[None] if plain.ndim == 2 else plain
-
-
-def _plain(x: Any) -> Any:
-    """The array as kernels read it: contiguous and aligned, copied where it is not; or None."""
-    return None if x is None else np.require(x, requirements=["C", "A"])
+    bounds: Array = plain(batch.cu_seqlens)
+    return bounds

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drivers.cpu.memory import aligned_empty
+from drivers.dtypes import FLOAT32
+
 if TYPE_CHECKING:
     from rayvec_native import Kernels
 
 F32 = NDArray[np.float32]
-
-CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,6 @@ class PackedLinear:
 def pack_linear(kernels: Kernels, weight: F32, *, gated: bool) -> PackedLinear:
     """weight: (out, in), contiguous; with `gated` an even number of rows."""
     rows, depth = weight.shape
-    panels = aligned_empty(kernels.packed_size(rows, depth, gated))
+    panels = aligned_empty((kernels.packed_size(rows, depth, gated),), FLOAT32)
     kernels.pack_linear(weight, gated, panels)
     return PackedLinear((rows, depth), panels, gated, kernels.lanes)
-
-
-def aligned_empty(size: int) -> F32:
-    """(size,) float32 of undefined values that begins with a cache line."""
-    itemsize = np.dtype(np.float32).itemsize
-    memory = np.empty(size * itemsize + CACHE_LINE_BYTES, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE_BYTES
-    return memory[start : start + size * itemsize].view(np.float32)

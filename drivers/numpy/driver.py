@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,7 +31,7 @@ class NumpyDriver(NumpyArithmetic, NumpyAttention, NumpyLongAttention, NumpyBand
 
     name = "numpy"
     preferred_tokens = 1024
-    dtypes = (FLOAT32, FLOAT16)
+    dtypes: tuple[np.dtype[Any], ...] = (FLOAT32, FLOAT16)
 
     # ---- memory
 

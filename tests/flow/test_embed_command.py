@@ -347,7 +347,7 @@ def test_wrong_setting_is_refused_with_exit_code_two_and_one_line(embed, argumen
         (["embed"], "--model"),
         (["embed", "--model", "m", "--nonsense"], "--nonsense"),
         (["embed", "--model", "m", "--threads", "two"], "two"),
-        (["embed", "--model", "m", "--dtype", "bfloat16"], "float16"),
+        (["embed", "--model", "m", "--dtype", "float64"], "bfloat16"),
         (["embed", "--model", "m", "--pooling", "median"], "mean"),
         (["embed", "--model", "m", "--format", "csv"], "parquet"),
         (["embed", "--model", "m", "--input-format", "csv"], "jsonl"),

@@ -34,10 +34,11 @@ def folder_of(tmp_path_factory) -> Callable[[TinyBert], Path]:
 
 @pytest.fixture
 def open_embedder(driver) -> Iterator[Callable[..., Embedder]]:
-    """`Embedder.open` for the driver under test; all are closed at the end."""
+    """`Embedder.open` for the driver under test, in float32; all are closed at the end."""
     with ExitStack() as stack:
 
         def open_one(folder: Path, **options: Any) -> Embedder:
+            options = {"dtype": "float32", **options}
             embedder = Embedder.open(folder, driver=driver.name, **options)
             return stack.enter_context(embedder)
 

@@ -21,7 +21,7 @@ SOME_TEXTS = [ROWS[i]["text"] for i in SOME]
 @pytest.fixture(scope="module")
 def alone(minilm) -> np.ndarray:
     """The vectors of SOME_TEXTS, each embedded by a call of its own."""
-    with Embedder.open(minilm) as embedder:
+    with Embedder.open(minilm, dtype="float32") as embedder:
         return np.concatenate([embedder.encode([text]) for text in SOME_TEXTS])
 
 

@@ -14,14 +14,13 @@ import pytest
 
 from drivers.cpu.native_module import open_kernels
 from tests.ops import damage
-from tests.tiles import bf16_bits, interleaved, tile_matmul_reference
+from tests.tiles import TILE_SET, bf16_bits, interleaved, tile_matmul_reference
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 import rayvec_native
 
 SETS = rayvec_native.instruction_sets()
-TILE_SETS = [name for name in SETS if name.startswith("amx_bf16")]
 REFUSALS = (TypeError, ValueError)
 
 CALLS = 120
@@ -326,7 +325,7 @@ def damaged_tile(rng, array):
     return array, False
 
 
-@pytest.mark.parametrize("name", TILE_SETS)
+@pytest.mark.parametrize("name", [TILE_SET])
 def test_random_products_of_tiles(rng, name):
     kernels = open_kernels(name)
     for _ in range(200):
