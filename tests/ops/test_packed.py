@@ -7,8 +7,9 @@ import os
 import numpy as np
 import pytest
 
+from drivers.cpu.memory import CACHE_LINE_BYTES, aligned_empty
 from drivers.cpu.native_module import open_kernels
-from drivers.cpu.packed import CACHE_LINE_BYTES, aligned_empty, pack_linear
+from drivers.cpu.packed import pack_linear
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
@@ -55,7 +56,7 @@ def test_panels_are_two_vectors_wide_and_zero_beyond_the_last_row(rng, name):
 
 @pytest.mark.parametrize("size", [1, 15, 16, 1000])
 def test_panels_begin_with_a_cache_line(size):
-    memory = aligned_empty(size)
+    memory = aligned_empty((size,), np.dtype(np.float32))
     assert (memory.shape, memory.dtype) == ((size,), np.float32)
     assert memory.ctypes.data % CACHE_LINE_BYTES == 0
     memory[...] = 1  # all of it is there to be written

@@ -134,6 +134,33 @@ def test_a_bias_goes_by_key_less_query_and_by_head(tiles, rng):
         assert not is_within(got, other, budget)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "options"),
+    [
+        (8192, {"window_left": 64, "window_right": 64}),
+        (8192, {"window_left": 100, "window_right": 0}),
+        (1500, {}),
+        (1500, {"causal": True}),
+    ],
+    ids=str,
+)
+def test_long_sequences(tiles, rng, tokens, options):
+    """Some queries of a long sequence, each against float64 over the keys that it sees."""
+    dim = 32
+    qkv = bf16(rng, tokens, 3 * dim)
+    got = attend(tiles, qkv, (tokens,), num_heads=1, **options)
+    q, k, v = np.split(oracle.wide(qkv), 3, axis=1)
+    for query in [0, 1, 63, 64, 65, tokens // 2, tokens - 2, tokens - 1]:
+        first = max(0, query - options.get("window_left", tokens))
+        after = 0 if "causal" in options else options.get("window_right", tokens)
+        keys = slice(first, query + after + 1)
+        powers = np.exp((k[keys] @ q[query]) * dim**-0.5)
+        weights = powers / powers.sum()
+        budget = 2 * (ROUNDING + WEIGHT_ERROR) * (weights @ np.abs(v[keys]))
+        want = weights @ v[keys]
+        assert is_within(got[query], want, budget + ROUNDING * np.abs(want) + 1e-5)
+
+
 # ---- heads are normed and rotated, then rounded
 
 
