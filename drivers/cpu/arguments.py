@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from drivers import shapes
 from drivers.dtypes import FLOAT32
 from drivers.numpy.base import Array
-from drivers.types import NormWeights, QkNorm, Rope
+from drivers.types import BatchInputs, NormWeights, QkNorm, Rope
 
 
 def is_floats(x: Any, shape: tuple[int | None, ...]) -> bool:
@@ -55,6 +56,13 @@ def bias_fits(position_bias: Array, num_heads: int, longest: int) -> bool:
         and position_bias.shape[1] % 2 == 1
         and position_bias.shape[1] >= 2 * longest - 1
     )
+
+
+def bounds_of(op: str, batch: BatchInputs[Array]) -> Array:
+    """(B + 1,) where each sequence starts, and where the last one ends."""
+    shapes.require(op, "cu_seqlens", batch.cu_seqlens.shape, (batch.batch + 1,))
+    bounds: Array = plain(batch.cu_seqlens)
+    return bounds
 
 
 def rope_table(table: Array) -> Array:

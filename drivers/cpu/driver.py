@@ -14,6 +14,7 @@ from drivers import shapes
 from drivers.activations import require_activation
 from drivers.cpu.arguments import (
     bias_fits,
+    bounds_of,
     is_floats,
     norm_fits,
     plain,
@@ -336,7 +337,7 @@ class CpuDriver(NumpyDriver):
         out = self._new((len(qkv), num_heads * head_dim))  # (T, N D)
         self.kernels.attention(
             plain(qkv),
-            _bounds("attention", batch),
+            bounds_of("attention", batch),
             num_heads,
             kv_heads,
             head_dim,
@@ -360,7 +361,7 @@ class CpuDriver(NumpyDriver):
         if not is_floats(x, (None, None)):
             self.count_composed("pool")
             return super()._pool_one(x, batch, mode)
-        bounds = _bounds("pool", batch)  # (B + 1,)
+        bounds = bounds_of("pool", batch)  # (B + 1,)
         self.native_calls["pool"] += 1
         out = np.empty((batch.batch, x.shape[1]), np.float32)  # (B, E)
         lengths, skip = np.asarray(batch.seq_lengths), np.asarray(batch.pool_skip)  # (B,)
@@ -393,10 +394,3 @@ class CpuDriver(NumpyDriver):
         if not self.composed_calls[op]:
             logger.info("%s: no kernel for this %s; %s", self.name, op, instead)
         self.composed_calls[op] += 1
-
-
-def _bounds(op: str, batch: BatchInputs[Array]) -> Array:
-    """(B + 1,) where each sequence starts, and where the last one ends."""
-    shapes.require(op, "cu_seqlens", batch.cu_seqlens.shape, (batch.batch + 1,))
-    bounds: Array = plain(batch.cu_seqlens)
-    return bounds

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from drivers.activations import require_activation
 from drivers.cpu.arguments import (
     bias_fits,
+    bounds_of,
     is_floats,
     norm_fits,
     plain,
@@ -276,7 +277,7 @@ class TileOps:
             return self._tokens(rows)
         self._driver.native_calls["attention"] += 1
         heads = qkv.heads(head_dim)
-        sizes = (batch.cu_seqlens, num_heads, kv_heads, head_dim)
+        sizes = (bounds_of("attention", batch), num_heads, kv_heads, head_dim)
         if rope is not None or qk_norm is not None:
             self.space.kernels.prepare_heads(
                 heads,

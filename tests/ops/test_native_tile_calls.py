@@ -90,6 +90,13 @@ def damaged(rng, value):
     }[kind]()
 
 
+def misaligned(value):
+    """The same values one byte further on."""
+    memory = np.empty(value.nbytes + 1, np.uint8)[1:]
+    memory[...] = value.reshape(-1).view(np.uint8)
+    return memory.view(value.dtype).reshape(value.shape)
+
+
 @pytest.mark.parametrize("name", [TILE_SET])
 def test_calls_of_tile_kernels_with_one_argument_damaged(rng, name):
     kernels, refused = open_kernels(name), 0
@@ -104,3 +111,26 @@ def test_calls_of_tile_kernels_with_one_argument_damaged(rng, name):
                 except REFUSALS:
                     refused += 1
     assert refused > 100
+
+
+@pytest.mark.parametrize("name", [TILE_SET])
+def test_an_array_that_is_not_aligned_to_its_values_is_refused(rng, name):
+    kernels = open_kernels(name)
+    for kernel, arguments in some_calls(rng).items():
+        for at, value in enumerate(arguments):
+            if isinstance(value, np.ndarray):
+                given = [*arguments[:at], misaligned(value), *arguments[at + 1 :]]
+                with pytest.raises(ValueError, match="not aligned"):
+                    getattr(kernels, kernel)(*given)
+
+
+@pytest.mark.parametrize("name", [TILE_SET])
+@pytest.mark.parametrize("size", [0, -1, 2**31, 2**62, 2**63 - 1])
+def test_sizes_whose_products_overflow_are_refused(rng, name, size):
+    kernels = open_kernels(name)
+    for kernel, arguments in some_calls(rng).items():
+        for at, value in enumerate(arguments):
+            if type(value) is int and not (kernel == "attend_heads" and at > 6):  # windows
+                given = [*arguments[:at], size, *arguments[at + 1 :]]
+                with pytest.raises(REFUSALS):
+                    getattr(kernels, kernel)(*given)

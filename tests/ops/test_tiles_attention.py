@@ -229,6 +229,33 @@ def test_scores_far_below_those_of_the_first_keys(tiles, rng):
     check(tiles, qkv.reshape(70, -1), (70,), num_heads=1, logit=2e-3)
 
 
+def test_a_query_that_may_see_no_key_gives_zeros(tiles, rng):
+    """A bias of minus infinity hides a key: of some from all queries, of all from the first."""
+    tokens = 40
+    bias = rng.standard_normal((2, 2 * tokens - 1)).astype(np.float32)
+    bias[0, tokens - 1 :] = -np.inf  # head 0 sees the keys before it, and not itself
+    bias[1, : tokens + 33] = -np.inf  # head 1 the keys that come 34 or more after it
+    qkv = bf16(rng, tokens, 3 * 2 * 32)
+    got = attend(tiles, qkv, (tokens,), num_heads=2, position_bias=bias)
+    numpy_driver = open_driver("numpy")
+    want = numpy_driver.attention(
+        qkv.astype(np.float32), batch_of(numpy_driver, (tokens,)), num_heads=2, position_bias=bias
+    )
+    assert not got[0, :32].any()
+    assert not got[tokens - 34 :, 32:].any()
+    assert got[1:, :32].any(axis=1).all()
+    assert got[: tokens - 34, 32:].any(axis=1).all()
+    assert np.abs(got - want).max() < 0.05
+
+
+@pytest.mark.parametrize("most", [2**31, 2**62, 2**63 - 1])
+def test_a_window_beyond_every_sequence_is_none(tiles, rng, most):
+    qkv = bf16(rng, 45, 3 * 2 * 32)
+    whole = attend(tiles, qkv, (7, 38), num_heads=2)
+    windows = {"window_left": most, "window_right": most}
+    np.testing.assert_array_equal(attend(tiles, qkv, (7, 38), num_heads=2, **windows), whole)
+
+
 def test_a_poisoned_sequence_does_not_reach_its_batch_mates(tiles, rng):
     lengths = (7, 33, 5)
     qkv = bf16(rng, 45, 3 * 2 * 32)

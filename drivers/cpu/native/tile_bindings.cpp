@@ -3,6 +3,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
+
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -13,6 +15,10 @@ namespace {
 
 using Bits = Array<const Bf16, 1>;
 using OutBits = Array<Bf16, 1>;
+
+// What sizes given as numbers may be, so that no product of them overflows.
+constexpr std::int64_t MOST_TOKENS = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t MOST_HEADS = std::int64_t{1} << 20;
 
 const TileKernels& tiles_of(const Kernels& kernels) {
     require(kernels.tiles != nullptr, "this instruction set has no tiles");
@@ -40,7 +46,7 @@ TileLayer layer_of(
 
 // The width of tokens in tiles.
 std::int64_t cols_of(const Bits& x, std::int64_t tokens) {
-    require(tokens >= 1, "wanted at least one token");
+    require(tokens >= 1 && tokens <= MOST_TOKENS, "wanted at least one token, and fewer than 2^31");
     const std::int64_t cols = size(x, 0) / padded_rows(tokens);
     require(has_tiles(x, tokens, cols), "wanted x in tiles of so many tokens");
     return cols;
@@ -49,6 +55,7 @@ std::int64_t cols_of(const Bits& x, std::int64_t tokens) {
 // ---- layouts
 
 void pack_tiles(const Kernels& kernels, Matrix weight, bool gated, OutBits packed) {
+    require_aligned(weight, packed);
     const std::int64_t rows = size(weight, 0), depth = size(weight, 1);
     require(
         whole_blocks(gated ? rows / 2 : rows) && whole_blocks(depth) && rows % TILE_BLOCK == 0 &&
@@ -58,12 +65,14 @@ void pack_tiles(const Kernels& kernels, Matrix weight, bool gated, OutBits packe
 }
 
 void to_tiles(const Kernels& kernels, Matrix rows, OutBits tiles) {
+    require_aligned(rows, tiles);
     const std::int64_t tokens = size(rows, 0), cols = size(rows, 1);
     require(has_tiles(tiles, tokens, cols), "to_tiles: the sizes of rows and tiles do not fit");
     tiles_of(kernels).to_tiles(rows.data(), tokens, cols, tiles.data());
 }
 
 void to_rows(const Kernels& kernels, Bits tiles, Out rows) {
+    require_aligned(tiles, rows);
     const std::int64_t tokens = size(rows, 0), cols = size(rows, 1);
     require(has_tiles(tiles, tokens, cols), "to_rows: the sizes of tiles and rows do not fit");
     tiles_of(kernels).to_rows(tiles.data(), tokens, cols, rows.data());
@@ -80,6 +89,7 @@ void linear_tiles(
     Activation act,
     bool gated,
     OutBits out) {
+    require_aligned(x, packed, bias, out);
     const TileLayer layer = layer_of(packed, bias, cols_of(x, tokens), act, gated);
     require(
         has_tiles(out, tokens, gated ? layer.outputs / 2 : layer.outputs),
@@ -97,6 +107,7 @@ void linear_heads(
     OptionalFloats bias,
     std::int64_t head_dim,
     OutBits out) {
+    require_aligned(x, packed, bias, out);
     const TileLayer layer =
         layer_of(packed, bias, cols_of(x, tokens), Activation::none, false);
     require(
@@ -156,6 +167,7 @@ void linear_rows(
     bool sandwich,
     Out rows,
     std::optional<OutBits> tiles) {
+    require_aligned(x, packed, bias, residual, weight, norm_bias, rows, tiles);
     const std::int64_t tokens = size(rows, 0), cols = size(rows, 1);
     const TileLayer layer =
         layer_of(packed, bias, cols_of(x, tokens), Activation::none, false);
@@ -184,6 +196,8 @@ void ffn(
     bool sandwich,
     Out rows,
     std::optional<OutBits> tiles) {
+    require_aligned(
+        x, packed, bias, second_packed, second_bias, residual, weight, norm_bias, rows, tiles);
     const std::int64_t tokens = size(rows, 0), cols = size(rows, 1);
     const TileLayer first = layer_of(packed, bias, cols_of(x, tokens), act, gated);
     const TileLayer second = layer_of(
@@ -210,6 +224,7 @@ void norm_rows(
     bool sandwich,
     Out rows,
     std::optional<OutBits> tiles) {
+    require_aligned(x, residual, weight, norm_bias, rows, tiles);
     const std::int64_t tokens = size(x, 0), cols = size(x, 1);
     require(
         whole_blocks(cols) && has_shape(rows, tokens, cols), "norm_rows: x and rows do not fit");
@@ -229,6 +244,7 @@ void embed_tiles(
     bool centred,
     Out rows,
     std::optional<OutBits> tiles) {
+    require_aligned(tables, ids, weight, norm_bias, rows, tiles);
     const std::int64_t tokens = size(rows, 0), cols = size(rows, 1);
     require(whole_blocks(cols), "embed_tiles: wanted a width of 32 n");
     const std::vector<EmbeddingTable> entries = tables_of(tables, ids, tokens, cols);
@@ -249,7 +265,8 @@ Heads heads_of(
     std::int64_t kv_heads,
     std::int64_t head_dim) {
     require(
-        kv_heads >= 1 && num_heads >= 1 && num_heads % kv_heads == 0 && has_head_dim(head_dim),
+        kv_heads >= 1 && num_heads >= 1 && num_heads <= MOST_HEADS && num_heads % kv_heads == 0 &&
+            has_head_dim(head_dim),
         "attention: wanted kv_heads that divide the heads, and 32, 64, 96 or 128 columns of each");
     const std::int64_t tokens = cu_seqlens.data()[size(cu_seqlens, 0) - 1];
     require(
@@ -271,6 +288,7 @@ void prepare_heads(
     OptionalFloats q_norm,
     OptionalFloats k_norm,
     float norm_eps) {
+    require_aligned(heads, cu_seqlens, cos, sin, q_norm, k_norm);
     const std::int64_t longest = longest_of(cu_seqlens, tokens);
     const Heads of =
         heads_of(heads.data(), size(heads, 0), cu_seqlens, num_heads, kv_heads, head_dim);
@@ -292,6 +310,7 @@ void attend_heads(
     std::int64_t window_right,
     OptionalMatrix position_bias,
     OutBits out) {
+    require_aligned(heads, cu_seqlens, position_bias, out);
     const std::int64_t longest = longest_of(cu_seqlens, tokens);
     const Heads of =
         heads_of(heads.data(), size(heads, 0), cu_seqlens, num_heads, kv_heads, head_dim);

@@ -128,7 +128,8 @@ RAYVEC_INLINE void weigh(
     }
 }
 
-// One query again, with the largest of all its scores as the shift.
+// One query again, with the largest of all its scores as the shift; zeros where none of them is
+// above minus infinity.
 [[gnu::noinline]] void attend_exactly(
     const Task& task, std::int64_t query, std::int64_t head_dim, float* context) {
     const std::int64_t first = larger(0, query - task.before);
@@ -148,10 +149,11 @@ RAYVEC_INLINE void weigh(
     for (std::int64_t d = 0; d < head_dim; d += LANES) {
         store(context + d, zero());
     }
+    const float shift = peak == -__builtin_inff() ? 0.0f : peak;
     float total = 0.0f;
     for (std::int64_t key = first; key < last; ++key) {
         alignas(64) float weight[LANES];
-        store(weight, exp2_of_negative(broadcast(task.row_scores[key] - peak)));
+        store(weight, exp2_of_negative(broadcast(task.row_scores[key] - shift)));
         total += weight[0];
         for (std::int64_t d = 0; d < head_dim; d += LANES) {
             const Vec value = load_bf16(task.values + key * head_dim + d);
@@ -159,7 +161,7 @@ RAYVEC_INLINE void weigh(
         }
     }
     for (std::int64_t d = 0; d < head_dim; d += LANES) {
-        store(context + d, div(load(context + d), broadcast(total)));
+        store(context + d, div(load(context + d), broadcast(total == 0.0f ? 1.0f : total)));
     }
 }
 
@@ -313,6 +315,11 @@ constexpr Attend* ATTEND[][2] = {
     {attend<4, false>, attend<4, true>},
 };
 
+// How many keys a window reaches, without end where it holds the whole sequence.
+constexpr std::int64_t reach(std::int64_t window, std::int64_t tokens) {
+    return 0 <= window && window < tokens ? window : FAR;
+}
+
 // The biases of distances within `tokens`, times log2(e), from -tokens + 1 on; zeros on both sides.
 void scale_bias(const HeadScores& scores, std::int64_t head, std::int64_t tokens, float* middle) {
     const std::int64_t reach = quotient_up(tokens, KEYS) * KEYS + KEYS;
@@ -369,8 +376,8 @@ void attend_heads(const Heads& heads, const HeadScores& scores, float* scratch, 
                     .out_cols = heads.num_heads * dim,
                     .first_row = start,
                     .tokens = tokens,
-                    .before = scores.window_left < 0 ? FAR : scores.window_left,
-                    .after = scores.window_right < 0 ? FAR : scores.window_right,
+                    .before = reach(scores.window_left, tokens),
+                    .after = reach(scores.window_right, tokens),
                     .scale = scores.scale * LOG2_E,
                 };
                 ATTEND[dim / TILE_WIDTH - 1][biased](task);
