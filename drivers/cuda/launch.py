@@ -1,28 +1,35 @@
-"""Launch arithmetic of the CUDA kernels: which kernel, how it is built, grid, block, shared memory.
+"""What a launch is, and how a kernel's source is put together and built.
 
-Pure functions; the kernels' sources say the same in their comments.
+A theme is a file of kernels, kernels/THEME.cu, and the arithmetic of its launches,
+launches/THEME.py: its KERNELS names the kernels, and its DEFINES are the constants that both need,
+as NAME=VALUE. The prelude is pasted before each source: a compiler's cache does not see what an
+include brings in.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.errors import DtypeError, ShapeError
 
 KERNELS = Path(__file__).parent / "kernels"
 
 LANES = 32  # threads of a warp
-WARPS = 4
-QUERY_ROWS = 16  # of a block of varlen_attention, a multiple of WARPS
-KEY_ROWS = LANES  # of a tile of varlen_attention
-HEAD_WIDTHS = (32, 64, 96, 128)
-STORAGE = {np.dtype(np.float32): "float", np.dtype(np.float16): "__half"}
+STORAGE: dict[np.dtype[Any], str] = {
+    FLOAT32: "float",
+    FLOAT16: "__half",
+    BFLOAT16: "__nv_bfloat16",
+}
 
 GRID_LIMIT = 65535  # blocks along y, and along z
+GRID_X_LIMIT = 2**31 - 1  # blocks along x
+THREADS_LIMIT = 1024  # of a block
 SHARED_BYTES_LIMIT = 48 * 1024  # what a block has without asking for more
 
 
@@ -33,43 +40,37 @@ class Launch:
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    shared_bytes: int
+    shared_bytes: int = 0
 
 
-def build_defines(dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """What a kernel source is built with for this storage type, as NAME=VALUE.
+@dataclass(frozen=True)
+class Build:
+    """What to compile: the source, its kernels, and what it is built with, as NAME=VALUE."""
+
+    source: str
+    kernels: tuple[str, ...]
+    defines: tuple[str, ...]
+
+
+def build_of(theme: str, dtype: np.dtype[Any]) -> Build:
+    """A theme for a storage type.
 
     Raises DtypeError for a storage type that the kernels lack.
     """
     if dtype not in STORAGE:
-        raise DtypeError(f"cuda kernels: no storage type {dtype}, only float32 and float16")
-    return (f"STORAGE={STORAGE[dtype]}", f"QUERY_ROWS={QUERY_ROWS}", f"WARPS={WARPS}")
+        have = ", ".join(str(known) for known in STORAGE)
+        raise DtypeError(f"cuda kernels: no storage type {dtype}, only {have}")
+    launches = import_module(f"drivers.cuda.launches.{theme}")
+    texts = [(KERNELS / f"{name}.cu").read_text(encoding="utf-8") for name in ("prelude", theme)]
+    return Build("".join(texts), launches.KERNELS, (f"STORAGE={STORAGE[dtype]}", *launches.DEFINES))
 
 
-def head_width(head_dim: int) -> int:
-    """The narrowest build of varlen_attention that holds a head. Raises ShapeError above 128."""
-    for width in HEAD_WIDTHS:
-        if 1 <= head_dim <= width:
-            return width
-    raise ShapeError(f"varlen_attention: head_dim is {head_dim}, wanted 1 to {HEAD_WIDTHS[-1]}")
+def require_blocks(op: str, what: str, blocks: int, limit: int = GRID_LIMIT) -> None:
+    """Refuse more blocks along an axis than a grid holds. Raises ShapeError."""
+    if blocks > limit:
+        raise ShapeError(f"{op}: {blocks} {what}, wanted at most {limit}")
 
 
-def varlen_attention(*, batch: int, max_seq: int, num_heads: int, head_dim: int) -> Launch:
-    """The launch over B sequences, the longest of `max_seq` tokens.
-
-    Raises ShapeError for a head that is too wide and for more sequences or heads than a grid holds.
-    """
-    width = head_width(head_dim)
-    for name, blocks in (("heads", num_heads), ("sequences", batch)):
-        if blocks > GRID_LIMIT:
-            raise ShapeError(f"varlen_attention: {blocks} {name}, wanted at most {GRID_LIMIT}")
-    queries = QUERY_ROWS * width
-    keys = KEY_ROWS * (width + 1)
-    values = KEY_ROWS * width
-    weights = QUERY_ROWS * KEY_ROWS
-    return Launch(
-        kernel=f"varlen_attention_{width}",
-        grid=(-(-max_seq // QUERY_ROWS), num_heads, batch),
-        block=(LANES * WARPS, 1, 1),
-        shared_bytes=4 * (queries + keys + values + weights),
-    )
+def blocks_for(count: int, per_block: int) -> int:
+    """Blocks that hold so many items, at least one."""
+    return max(1, -(-count // per_block))

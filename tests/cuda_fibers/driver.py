@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
 from drivers import NumpyDriver, shapes
-from drivers.cuda import launch
-from tests.cuda_fibers.engine import FiberModule, compile_kernels
-
-SOURCE = (launch.KERNELS / "varlen_attention.cu").read_text(encoding="utf-8")
-KERNELS = tuple(f"varlen_attention_{width}" for width in launch.HEAD_WIDTHS)
-
-
-def attention_module(dtype, source=SOURCE, kernels=KERNELS) -> FiberModule:
-    return compile_kernels(source, kernels, launch.build_defines(np.dtype(dtype)))
+from drivers.cuda.launches import varlen_attention
+from tests.cuda_fibers.device import FiberDevice
 
 
 def limit(window):
     """A window as the kernel takes it."""
-    return ctypes.c_int(-1 if window is None else window)
+    return np.int32(-1 if window is None else window)
 
 
 def run_attention(
-    module,
-    order,
+    device,
     qkv,
     cu_seqlens,
     *,
@@ -38,19 +28,17 @@ def run_attention(
     window_right=None,
     position_bias=None,
 ):
-    """The kernel on host arrays, in buffers that it cannot leave: (T, (N + 2 KV) D) -> (T, N D)."""
-    plan = launch.varlen_attention(
+    """The kernel on host arrays: (T, (N + 2 KV) D) -> (T, N D)."""
+    launch = varlen_attention.varlen_attention(
         batch=len(cu_seqlens) - 1, max_seq=max_seq, num_heads=num_heads, head_dim=head_dim
     )
-    out = np.full((len(qkv), num_heads * head_dim), np.nan, qkv.dtype)
+    out = device.new((len(qkv), num_heads * head_dim), qkv.dtype)
     positions = 0 if position_bias is None else (position_bias.shape[1] + 1) // 2
-    out, qkv, cu_seqlens, position_bias = (
-        None if x is None else module.buffer(x) for x in (out, qkv, cu_seqlens, position_bias)
-    )
-    sizes = [ctypes.c_int(n) for n in (positions, num_heads, kv_heads, head_dim)]
+    inputs = [None if x is None else device.upload(x) for x in (qkv, cu_seqlens, position_bias)]
+    sizes = [np.int32(n) for n in (positions, num_heads, kv_heads, head_dim)]
     windows = [limit(window_left), limit(window_right)]
-    arguments = [out, qkv, cu_seqlens, position_bias, *sizes, ctypes.c_float(scale), *windows]
-    module.run(plan, arguments, order)
+    arguments = (out, *inputs, *sizes, np.float32(scale), *windows)
+    device.launch("varlen_attention", qkv.dtype, launch, arguments)
     return out
 
 
@@ -59,7 +47,7 @@ class FiberDriver(NumpyDriver):
 
     def __init__(self, order) -> None:
         super().__init__()
-        self.order = order
+        self.device = FiberDevice(order)
         self.kernel_launches_total = 0
 
     def attention(
@@ -85,8 +73,7 @@ class FiberDriver(NumpyDriver):
             qkv = self._turned(qkv, batch, num_heads, kv_heads, head_dim, rope, qk_norm)
         self.kernel_launches_total += 1
         return run_attention(
-            attention_module(qkv.dtype),
-            self.order,
+            self.device,
             qkv,
             batch.cu_seqlens,
             max_seq=batch.max_seq,

@@ -8,14 +8,13 @@ import hashlib
 import re
 import subprocess
 import tempfile
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from drivers.cuda.launch import Launch
+from drivers.cuda.launch import Build, Launch
 
 INCLUDE = Path(__file__).parent / "include"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing"]
@@ -34,21 +33,9 @@ class FiberModule:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.PyDLL(str(library))  # holds the GIL: one launch at a time
-        self._library.fiber_buffer.restype = ctypes.c_void_p
-        self._library.fiber_buffer.argtypes = [ctypes.c_size_t]
-        self._library.fiber_release.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-    def buffer(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the array that ends where no memory may be touched."""
-        start = self._library.fiber_buffer(array.nbytes)
-        memory = (ctypes.c_char * array.nbytes).from_address(start)
-        weakref.finalize(memory, self._library.fiber_release, start, array.nbytes)
-        copy = np.frombuffer(memory, array.dtype).reshape(array.shape)
-        copy[...] = array
-        return copy
 
     def run(self, launch: Launch, arguments: Sequence[Any], order: str) -> None:
-        """One launch. An argument is an array of `buffer`, None, or a ctypes value.
+        """One launch. An argument is an array, None, or a ctypes value.
 
         Raises FiberError where a thread leaves the memory of the launch or threads wait for ever.
         """
@@ -80,17 +67,17 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def compile_kernels(source: str, kernels: tuple[str, ...], defines: tuple[str, ...]) -> FiberModule:
-    """The kernels of a CUDA source, compiled once for each source and set of NAME=VALUE."""
-    on_fibers, found = SHARED.subn(r"\1* \2 = (\1*)fibers::machine.shared;", source)
+def compile_kernels(build: Build) -> FiberModule:
+    """The kernels of a build, compiled once in this process."""
+    on_fibers, found = SHARED.subn(r"\1* \2 = (\1*)fibers::machine.shared;", build.source)
     if "__shared__" in on_fibers:
         raise ValueError(f"wanted `extern __shared__ TYPE NAME[];` alone, found {found} of them")
     text = "\n".join(
-        ["#include <fibers.h>", on_fibers, *(f"FIBER_LAUNCH({name})" for name in kernels), ""]
+        ["#include <fibers.h>", on_fibers, *(f"FIBER_LAUNCH({name})" for name in build.kernels), ""]
     )
-    stem = hashlib.sha256(repr((text, defines)).encode()).hexdigest()[:16]
+    stem = hashlib.sha256(repr((text, build.defines)).encode()).hexdigest()[:16]
     program, library = (Path(_folder().name) / f"{stem}{end}" for end in (".cpp", ".so"))
     program.write_text(text, encoding="utf-8")
-    command = ["g++", *FLAGS, f"-I{INCLUDE}", *(f"-D{d}" for d in defines)]
+    command = ["g++", *FLAGS, f"-I{INCLUDE}", *(f"-D{d}" for d in build.defines)]
     subprocess.run([*command, str(program), "-o", str(library)], check=True)
     return FiberModule(library)

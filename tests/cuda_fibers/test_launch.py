@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from drivers import DtypeError, ShapeError
-from drivers.cuda import launch
+from drivers.cuda.launch import SHARED_BYTES_LIMIT, build_of
+from drivers.cuda.launches import varlen_attention as launch
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_the_grid_covers_every_row_head_and_sequence(max_seq, blocks):
 @pytest.mark.parametrize(("width", "wanted"), [(32, 12416), (64, 22656), (96, 32896), (128, 43136)])
 def test_shared_memory_is_the_tiles_and_fits_without_asking_for_more(width, wanted):
     got = launch.varlen_attention(batch=1, max_seq=512, num_heads=1, head_dim=width)
-    assert got.shared_bytes == wanted <= launch.SHARED_BYTES_LIMIT
+    assert got.shared_bytes == wanted <= SHARED_BYTES_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,10 @@ def test_more_than_a_grid_holds_is_refused(sizes):
 
 
 def test_the_kernels_are_built_with_the_numbers_that_the_grid_is_made_of():
-    assert launch.build_defines(np.dtype(np.float16)) == (
-        "STORAGE=__half",
-        "QUERY_ROWS=16",
-        "WARPS=4",
-    )
-    assert launch.build_defines(np.dtype(np.float32))[0] == "STORAGE=float"
+    build = build_of("varlen_attention", np.dtype(np.float16))
+    assert build.defines == ("STORAGE=__half", "QUERY_ROWS=16", "WARPS=4")
+    assert build.kernels == tuple(f"varlen_attention_{width}" for width in (32, 64, 96, 128))
+    assert build_of("varlen_attention", np.dtype(np.float32)).defines[0] == "STORAGE=float"
     assert launch.QUERY_ROWS % launch.WARPS == 0
     with pytest.raises(DtypeError, match="no storage type float64"):
-        launch.build_defines(np.dtype(np.float64))
+        build_of("varlen_attention", np.dtype(np.float64))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests import oracle
-from tests.cuda_fibers.driver import SOURCE, attention_module, run_attention
+from tests.cuda_fibers.device import Edit, FiberDevice
+from tests.cuda_fibers.driver import run_attention
 from tests.cuda_fibers.engine import ORDERS, FiberError
 
 LENGTHS = (33, 1, 70, 17)
@@ -60,9 +61,7 @@ def budget_of(qkv, want, heads):
 def check(rng, dtype, order, heads, **options):
     qkv, cu_seqlens = case(rng, dtype, heads)
     want = attend(qkv, cu_seqlens, **heads, **options)
-    got = run_attention(
-        attention_module(dtype), order, qkv, cu_seqlens, max_seq=70, **heads, **options
-    )
+    got = run_attention(FiberDevice(order), qkv, cu_seqlens, max_seq=70, **heads, **options)
     assert got.dtype == dtype
     assert oracle.max_difference(got, want) <= budget_of(qkv, want, heads)
 
@@ -96,8 +95,7 @@ def test_a_bias_by_distance_is_added_to_the_scaled_score(rng, dtype, positions):
 def test_the_order_of_the_threads_changes_no_bit(rng, dtype):
     qkv, cu_seqlens = case(rng, dtype, PLAIN)
     answers = [
-        run_attention(attention_module(dtype), order, qkv, cu_seqlens, max_seq=70, **PLAIN)
-        for order in ORDERS
+        run_attention(FiberDevice(order), qkv, cu_seqlens, max_seq=70, **PLAIN) for order in ORDERS
     ]
     assert all(np.array_equal(answer, answers[0]) for answer in answers)
 
@@ -164,21 +162,23 @@ ENDED = {
 
 def mutant(rng, before, after):
     """The narrowest kernel with one place changed, and a case with grouped heads for it."""
-    assert SOURCE.count(before) == 1, before
-    source = SOURCE.replace(before, after).partition("VARLEN_ATTENTION(64)")[0]
-    module = attention_module(np.float32, source, ("varlen_attention_32",))
+    only = ("varlen_attention_32",)
+    edit = Edit("varlen_attention", before, after, until="VARLEN_ATTENTION(64)", only=only)
     heads = PLAIN | {"num_heads": 4}
-    return module, heads, *case(rng, np.float32, heads)
+    return edit, heads, *case(rng, np.float32, heads)
 
 
 @pytest.mark.parametrize("name", WRONG_ANSWERS)
 def test_a_planted_mistake_shows_in_some_order(rng, name):
     before, after, options = WRONG_ANSWERS[name]
-    module, heads, qkv, cu_seqlens = mutant(rng, before, after)
+    edit, heads, qkv, cu_seqlens = mutant(rng, before, after)
     want = attend(qkv, cu_seqlens, **heads, **options)
     errors = [
         oracle.max_difference(
-            run_attention(module, order, qkv, cu_seqlens, max_seq=70, **heads, **options), want
+            run_attention(
+                FiberDevice(order, edit), qkv, cu_seqlens, max_seq=70, **heads, **options
+            ),
+            want,
         )
         for order in ORDERS
     ]
@@ -188,14 +188,14 @@ def test_a_planted_mistake_shows_in_some_order(rng, name):
 @pytest.mark.parametrize("name", ENDED)
 def test_a_planted_fault_ends_the_launch_with_a_message(rng, name):
     before, after, message = ENDED[name]
-    module, heads, qkv, cu_seqlens = mutant(rng, before, after)
+    edit, heads, qkv, cu_seqlens = mutant(rng, before, after)
     for order in ORDERS:
         with pytest.raises(FiberError, match=f"varlen_attention_32, {order}: .*{message}"):
-            run_attention(module, order, qkv, cu_seqlens, max_seq=70, **heads)
+            run_attention(FiberDevice(order, edit), qkv, cu_seqlens, max_seq=70, **heads)
 
 
 def test_a_launch_after_a_fault_is_sound(rng):
-    module, heads, qkv, cu_seqlens = mutant(rng, *ENDED["cu_seqlens read past its end"][:2])
+    edit, heads, qkv, cu_seqlens = mutant(rng, *ENDED["cu_seqlens read past its end"][:2])
     with pytest.raises(FiberError, match="touches memory"):
-        run_attention(module, "warp_greedy", qkv, cu_seqlens, max_seq=70, **heads)
+        run_attention(FiberDevice("warp_greedy", edit), qkv, cu_seqlens, max_seq=70, **heads)
     check(rng, np.dtype(np.float32), "warp_greedy", PLAIN)

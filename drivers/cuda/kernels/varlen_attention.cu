@@ -1,34 +1,8 @@
-// Unpadded multi-head attention. Built with -D STORAGE=float or __half, QUERY_ROWS and WARPS, all
-// from drivers/cuda/launch.py. Storage is STORAGE, arithmetic float32, rounded once at the end.
-#include <cuda_fp16.h>
+// Unpadded multi-head attention in plain arithmetic: any storage type, any head up to 128.
+// Built with QUERY_ROWS and WARPS of drivers/cuda/launches/varlen_attention.py.
 
-#ifndef INFINITY  // NVRTC has no math.h
-#define INFINITY __int_as_float(0x7f800000)
-#endif
-
-constexpr unsigned ALL_LANES = 0xffffffffu;
-constexpr int LANES = 32;
 constexpr int KEY_ROWS = LANES;  // a tile of keys: one a lane
 constexpr int ROWS_PER_WARP = QUERY_ROWS / WARPS;
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(__half x) { return __half2float(x); }
-__device__ inline void store(float* to, float x) { *to = x; }
-__device__ inline void store(__half* to, float x) { *to = __float2half_rn(x); }
-
-// The largest value of a warp, and the sum of a warp, in every lane.
-__device__ inline float warp_max(float x) {
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
-    return x;
-}
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2)
-        x += __shfl_xor_sync(ALL_LANES, x, offset);
-    return x;
-}
 
 // Copies rows [first, first + rows) of one head into shared memory, `stride` floats a row: zeros
 // at and behind row `end`, and behind head_dim. All threads of the block take part.

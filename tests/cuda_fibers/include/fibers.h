@@ -8,10 +8,10 @@
 //   warp_greedy            one warp as far as it can go before the next one starts; it runs ahead
 //   warp_greedy_reversed   of the others by a whole phase, which a missing barrier does not survive
 //
-// Shared memory is full of NaN when a block starts. It and every buffer of fiber_buffer end at a
-// page that may not be touched. A touched page, a collective that only some threads reach, lanes in
-// different collectives: each ends the launch with a message. There are no memory-model effects,
-// no tensor cores, no asynchronous copies. One launch at a time in a process.
+// Shared memory is full of NaN when a block starts. It ends at a page that may not be touched, as
+// the arrays of the tests' device do. A touched page, a collective that only some threads reach,
+// lanes in different collectives: each ends the launch with a message. There are no memory-model
+// effects, no tensor cores, no asynchronous copies. One launch at a time in a process.
 #pragma once
 
 #include <csetjmp>
@@ -297,13 +297,6 @@ constexpr size_t parameters_of(void (*)(Parameters...)) {
         };                                                                                        \
         return fibers::launch(grid, block, shared_bytes, order, thread, arguments);               \
     }
-
-extern "C" inline __attribute__((used)) void* fiber_buffer(size_t bytes) {
-    return fibers::guarded(bytes);
-}
-extern "C" inline __attribute__((used)) void fiber_release(void* start, size_t bytes) {
-    fibers::release((char*)start, bytes);
-}
 
 // ---- what kernels call
 

@@ -1,0 +1,42 @@
+"""What the CUDA driver asks of its device: memory, copies and launches."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drivers.cuda.launch import Launch
+
+Array: TypeAlias = Any
+"""An array on the device, of CuPy's interface: shape, dtype, flags, reshape, slices as views."""
+
+
+class Device(Protocol):
+    """One device, with a stream that all of this runs on in order."""
+
+    def new(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory for an array, contiguous, on a boundary of 256 bytes, its values undefined.
+
+        Raises DriverError where there is none left.
+        """
+        ...
+
+    def upload(self, array: NDArray[Any]) -> Array:
+        """A copy of a host array on the device."""
+        ...
+
+    def download(self, x: Array) -> NDArray[Any]:
+        """A copy of the array on the host, after everything that was launched before."""
+        ...
+
+    def launch(
+        self, theme: str, dtype: np.dtype[Any], launch: Launch, arguments: tuple[Any, ...]
+    ) -> None:
+        """One launch of a kernel of kernels/THEME.cu as it is built for a storage type.
+
+        An argument is a contiguous array, None for a null pointer, or a NumPy scalar of exactly the
+        parameter's type: np.int32, np.int64, np.float32.
+        """
+        ...

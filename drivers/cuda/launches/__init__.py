@@ -1,0 +1,1 @@
+"""Launch arithmetic of the CUDA kernels, a module a theme: pure functions of sizes."""
