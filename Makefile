@@ -9,14 +9,13 @@ MODEL_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find cmake drivers/cpu/native -type f)
 
-.PHONY: help quickstart test test-slow test-all test-amx sanitize lint mutants docs golden bench clean
+.PHONY: help quickstart test test-slow test-all sanitize lint mutants docs golden bench clean
 
 help:
 	@echo "make quickstart  embed 2,000 functions of the standard library and search them"
 	@echo "make test        the quick tests"
 	@echo "make test-all    every test; the slow ones (make test-slow, make sanitize) need g++"
 	@echo "make sanitize    random calls of the native module under AddressSanitizer and UBSan"
-	@echo "make test-amx    the tests of the tiles on this processor's own, where it has AMX"
 	@echo "make lint        ruff and mypy"
 	@echo "make mutants     plant faults in the drivers, one at a time; the tests must catch each"
 	@echo "make docs        write docs/CONFIG.md, DRIVER.md and MODELS.md from the code"
@@ -60,11 +59,6 @@ $(SANITIZED)/.built: $(VENV)/.installed
 	SKBUILD_CMAKE_DEFINE=RAYVEC_SANITIZE=address,undefined \
 	  $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(SANITIZED) .
 	@touch $@
-
-# On a processor with AMX: the tests of the emulated tiles, on the real ones.
-test-amx: $(VENV)/.installed
-	RAYVEC_TILE_SET=amx_bf16 $(BIN)/pytest -n 2 -m 'slow or not slow' tests/ops/test_native_module.py \
-	  tests/ops/test_native_random_calls.py tests/ops/test_tiles_*.py tests/models/test_tiles_models.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -16,12 +16,13 @@ import arch
 from drivers import open_driver
 from drivers.types import Encoding
 from pipeline import Embedder
+from tests.tiles import TILE_SETS
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 import rayvec_native
 
-SETS = [name for name in rayvec_native.instruction_sets() if not name.startswith("amx_bf16")]
+SETS = [name for name in rayvec_native.instruction_sets() if name not in TILE_SETS]
 FIRST = {family: next(iter(cases)) for family, cases in FAMILIES.items()}
 FAMILY_NAMES = ["bert", *FIRST]
 BERT = TinyBert(pooling=("cls", "mean", "max"))

@@ -12,11 +12,10 @@ from drivers import Encoding, open_driver
 from drivers.dtypes import BFLOAT16
 from drivers.types import EmbeddingTable, NormWeights, QkNorm
 from pipeline import Embedder
-from tests.tiles import TILE_SET
+from tests.tiles import TILE_SETS
 
 pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 
-NAME = f"cpu:{TILE_SET}"
 LENGTHS = (7, 1, 33, 18)
 VOCAB, POSITIONS, HIDDEN, HEADS, INNER = 50, 40, 64, 2, 96
 
@@ -206,9 +205,10 @@ def cosines(a, b):
     return (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
+@pytest.mark.parametrize("name", TILE_SETS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_in_bfloat16_is_near_float32_and_runs_on_tiles(family):
-    driver, exact = open_driver(NAME), open_driver("numpy")
+def test_a_family_in_bfloat16_is_near_float32_and_runs_on_tiles(family, name):
+    driver, exact = open_driver(f"cpu:{name}"), open_driver("numpy")
     encode = FAMILIES[family](Weights(driver, BFLOAT16))
     got = vectors(driver, encode, some_encodings(LENGTHS))
     want = vectors(exact, FAMILIES[family](Weights(exact, np.float32)), some_encodings(LENGTHS))
@@ -227,9 +227,10 @@ def test_a_family_in_bfloat16_is_near_float32_and_runs_on_tiles(family):
     }
 
 
+@pytest.mark.parametrize("name", TILE_SETS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_vectors_bits_do_not_depend_on_its_batch(family):
-    driver = open_driver(NAME)
+def test_a_vectors_bits_do_not_depend_on_its_batch(family, name):
+    driver = open_driver(f"cpu:{name}")
     encode, rows = FAMILIES[family](Weights(driver, BFLOAT16)), some_encodings(LENGTHS)
     together = vectors(driver, encode, rows)
     order = [2, 0, 3, 1]
@@ -239,7 +240,8 @@ def test_a_vectors_bits_do_not_depend_on_its_batch(family):
     np.testing.assert_array_equal(alone, together)
 
 
-def test_minilm_in_bfloat16_is_near_float32(minilm):
+@pytest.mark.parametrize("name", TILE_SETS)
+def test_minilm_in_bfloat16_is_near_float32(minilm, name):
     texts = [
         "The quick brown fox jumps over the lazy dog.",
         "Retry with a growing delay until the lock is free, or give up after a minute.",
@@ -250,7 +252,7 @@ def test_minilm_in_bfloat16_is_near_float32(minilm):
         "up, and where that overflows the parent, on towards the root, which then gets a new one.",
     ]
     with (
-        Embedder.open(minilm, driver=NAME, dtype="bfloat16") as tiles,
+        Embedder.open(minilm, driver=f"cpu:{name}", dtype="bfloat16") as tiles,
         Embedder.open(minilm, driver="numpy", dtype="float32") as exact,
     ):
         assert tiles.model.dtype == BFLOAT16

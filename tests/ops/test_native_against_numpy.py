@@ -14,12 +14,13 @@ import pytest
 
 from drivers import DriverError, ShapeError, open_driver
 from tests.ops.random_calls import random_call
+from tests.tiles import TILE_SETS
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 import rayvec_native
 
-SETS = [name for name in rayvec_native.instruction_sets() if not name.startswith("amx_bf16")]
+SETS = [name for name in rayvec_native.instruction_sets() if name not in TILE_SETS]
 CALLS, PARTS = 1500, 4
 MANY_CALLS, MANY_PARTS = 10_000, 8
 

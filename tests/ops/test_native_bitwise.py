@@ -11,12 +11,13 @@ from drivers import Encoding, open_driver
 from drivers.types import EmbeddingTable, NormWeights
 from tests.ops.test_attention_options import OPTIONS, Case, batch_of
 from tests.ops.test_pooling import MODES
+from tests.tiles import TILE_SETS
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 import rayvec_native
 
-SETS = [name for name in rayvec_native.instruction_sets() if not name.startswith("amx_bf16")]
+SETS = [name for name in rayvec_native.instruction_sets() if name not in TILE_SETS]
 ROWS = 40
 F32 = np.dtype(np.float32)
 

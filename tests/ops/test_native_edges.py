@@ -13,12 +13,13 @@ import pytest
 
 from drivers import Encoding, ShapeError, open_driver
 from drivers.types import EmbeddingTable
+from tests.tiles import TILE_SETS
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 import rayvec_native
 
-SETS = [name for name in rayvec_native.instruction_sets() if not name.startswith("amx_bf16")]
+SETS = [name for name in rayvec_native.instruction_sets() if name not in TILE_SETS]
 POOLS = ["max", "mean", "mean_sqrt_len", "weighted_mean"]
 
 

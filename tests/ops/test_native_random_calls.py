@@ -14,7 +14,7 @@ import pytest
 
 from drivers.cpu.native_module import open_kernels
 from tests.ops import damage
-from tests.tiles import TILE_SET, bf16_bits, interleaved, tile_matmul_reference
+from tests.tiles import TILE_SETS, bf16_bits, interleaved, tile_matmul_reference
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
@@ -325,7 +325,7 @@ def damaged_tile(rng, array):
     return array, False
 
 
-@pytest.mark.parametrize("name", [TILE_SET])
+@pytest.mark.parametrize("name", TILE_SETS)
 def test_random_products_of_tiles(rng, name):
     kernels = open_kernels(name)
     for _ in range(200):
@@ -343,4 +343,6 @@ def test_random_products_of_tiles(rng, name):
             assert any(bad) or read_only or depth % 32 or cols % 16
             np.testing.assert_array_equal(given[2], before)
         else:
-            np.testing.assert_array_equal(given[2], tile_matmul_reference(given[0], b, before))
+            np.testing.assert_array_equal(
+                given[2], tile_matmul_reference(name, given[0], b, before)
+            )

@@ -32,12 +32,13 @@ from tests.ops.test_pooling import (  # noqa: F401
     test_pool_leaves_the_skipped_tokens_out,
     test_pool_matches_oracle,
 )
+from tests.tiles import TILE_SETS
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 import rayvec_native
 
-SETS = [name for name in rayvec_native.instruction_sets() if not name.startswith("amx_bf16")]
+SETS = [name for name in rayvec_native.instruction_sets() if name not in TILE_SETS]
 
 pytestmark = pytest.mark.usefixtures("all_is_native")
 

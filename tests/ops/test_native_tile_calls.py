@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from drivers.cpu.native_module import open_kernels
-from tests.tiles import TILE_SET
+from tests.tiles import TILE_SETS
 
 if os.environ.get("RAYVEC_REQUIRE_NATIVE") != "1":
     pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
@@ -97,7 +97,7 @@ def misaligned(value):
     return memory.view(value.dtype).reshape(value.shape)
 
 
-@pytest.mark.parametrize("name", [TILE_SET])
+@pytest.mark.parametrize("name", TILE_SETS)
 def test_calls_of_tile_kernels_with_one_argument_damaged(rng, name):
     kernels, refused = open_kernels(name), 0
     for _ in range(12):
@@ -113,7 +113,7 @@ def test_calls_of_tile_kernels_with_one_argument_damaged(rng, name):
     assert refused > 100
 
 
-@pytest.mark.parametrize("name", [TILE_SET])
+@pytest.mark.parametrize("name", TILE_SETS)
 def test_an_array_that_is_not_aligned_to_its_values_is_refused(rng, name):
     kernels = open_kernels(name)
     for kernel, arguments in some_calls(rng).items():
@@ -124,7 +124,7 @@ def test_an_array_that_is_not_aligned_to_its_values_is_refused(rng, name):
                     getattr(kernels, kernel)(*given)
 
 
-@pytest.mark.parametrize("name", [TILE_SET])
+@pytest.mark.parametrize("name", TILE_SETS)
 @pytest.mark.parametrize("size", [0, -1, 2**31, 2**62, 2**63 - 1])
 def test_sizes_whose_products_overflow_are_refused(rng, name, size):
     kernels = open_kernels(name)

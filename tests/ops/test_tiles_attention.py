@@ -12,7 +12,6 @@ from drivers.dtypes import BFLOAT16
 from drivers.types import QkNorm, Rope
 from tests import oracle
 from tests.ops.tile_cases import (
-    NAME,
     ROUNDING,
     WEIGHT_ERROR,
     batch_of,
@@ -22,14 +21,15 @@ from tests.ops.tile_cases import (
     pack,
     rounded,
 )
+from tests.tiles import TILE_SETS
 
 pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 
 
-@pytest.fixture(scope="module")
-def tiles():
+@pytest.fixture(scope="module", params=TILE_SETS)
+def tiles(request):
     """One driver for all, which must have run everything on tiles in the end."""
-    driver = open_driver(NAME)
+    driver = open_driver(f"cpu:{request.param}")
     yield driver
     assert not driver.composed_calls
 

@@ -13,7 +13,6 @@ from drivers.types import EmbeddingTable, Encoding, NormWeights
 from tests import oracle
 from tests.ops.tile_cases import (
     ACTIVATION_ERROR,
-    NAME,
     ROUNDING,
     bf16,
     floats,
@@ -22,6 +21,7 @@ from tests.ops.tile_cases import (
     rounded,
     sums_noise,
 )
+from tests.tiles import TILE_SETS
 
 pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 
@@ -29,10 +29,10 @@ ACTS = [None, *sorted(oracle.ACTIVATIONS)]
 QUICK = settings(max_examples=12, deadline=None, derandomize=True, database=None)
 
 
-@pytest.fixture(scope="module")
-def tiles():
+@pytest.fixture(scope="module", params=TILE_SETS)
+def tiles(request):
     """One driver for all, which must have run everything on tiles in the end."""
-    driver = open_driver(NAME)
+    driver = open_driver(f"cpu:{request.param}")
     yield driver
     assert not driver.composed_calls
 

@@ -11,23 +11,26 @@ from drivers import DriverError, DtypeError, Encoding, ShapeError, open_driver
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.types import EmbeddingTable, NormWeights
 from tests import oracle
-from tests.ops.tile_cases import NAME, batch_of, bf16, floats, pack
+from tests.ops.tile_cases import batch_of, bf16, floats, pack
+from tests.tiles import TILE_SETS
 
 rayvec_native = pytest.importorskip("rayvec_native", reason="installed without a C++ compiler")
 
 
-@pytest.fixture
-def tiles():
-    return open_driver(NAME)
+@pytest.fixture(params=TILE_SETS)
+def tiles(request):
+    return open_driver(f"cpu:{request.param}")
 
 
-def test_the_sets_with_tiles_have_bfloat16_for_those_who_ask_for_it():
+def test_the_sets_with_tiles_have_bfloat16_and_avx512_bf16_takes_it_first():
     for name in rayvec_native.instruction_sets():
         driver = open_driver(f"cpu:{name}")
-        has_tiles = name.startswith("amx_bf16")
+        has_tiles = name in TILE_SETS
         assert driver.kernels.has_tiles == has_tiles
-        want = (FLOAT32, BFLOAT16, FLOAT16) if has_tiles else (FLOAT32, FLOAT16)
-        assert driver.dtypes == driver.new_for_clone().dtypes == want
+        want = [FLOAT32, *([BFLOAT16] if has_tiles else []), FLOAT16]
+        if name == "avx512_bf16":
+            want[:2] = BFLOAT16, FLOAT32
+        assert driver.dtypes == driver.new_for_clone().dtypes == tuple(want)
 
 
 @pytest.mark.parametrize("name", ["numpy", "cpu:portable"])
@@ -196,7 +199,7 @@ def test_a_size_that_no_tile_takes_is_counted_and_logged_and_right(tiles, rng, c
     assert np.abs(tiles.to_host(got[1]) - want).max() <= 1e-4
     assert dict(tiles.composed_calls) == {"linear": 2}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{NAME}: no kernel for this linear; it is computed in float32"
+        f"{tiles.name}: no kernel for this linear; it is computed in float32"
     ]
 
 

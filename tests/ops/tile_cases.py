@@ -7,9 +7,6 @@ import numpy as np
 from drivers import Encoding
 from drivers.dtypes import BFLOAT16
 from tests import oracle
-from tests.tiles import TILE_SET
-
-NAME = f"cpu:{TILE_SET}"
 
 ROUNDING = 2.0**-8
 """The relative error of one rounding to bf16, at most."""

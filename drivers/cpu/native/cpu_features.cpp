@@ -80,9 +80,10 @@ bool has_avx512() {
            all_bits(cpuid(7, 0).ebx, AVX512_F_DQ_BW_VL);
 }
 
+bool has_avx512_bf16() { return has_avx512() && all_bits(cpuid(7, 1).eax, AVX512_BF16); }
+
 bool has_amx_bf16() {
-    return has_avx512() && all_bits(saved_states(), TILE_STATE) &&
-           all_bits(cpuid(7, 1).eax, AVX512_BF16) &&
+    return has_avx512_bf16() && all_bits(saved_states(), TILE_STATE) &&
            all_bits(cpuid(7, 0).edx, AMX_BF16 | AMX_TILE) && request_tiles();
 }
 

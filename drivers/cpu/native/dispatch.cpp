@@ -12,6 +12,9 @@ std::vector<const Kernels*> runnable_sets() {
     if (has_amx_bf16()) {
         sets.push_back(&amx_bf16::kernels);
     }
+    if (has_avx512_bf16()) {
+        sets.push_back(&avx512_bf16::kernels);
+    }
     if (has_avx512()) {
         sets.push_back(&avx512::kernels);
     }

@@ -1,8 +1,8 @@
 // The kernels: what each takes and gives, and the table of them that every instruction set fills.
 //
-// A kernel is written once in kernels/ (over the Vec of vec.hpp) or in amx/, inside
+// A kernel is written once in kernels/ (over the Vec of vec.hpp) or in tiles/, inside
 // `namespace rayvec::RAYVEC_SET`, and compiled once per instruction set with that set's flags.
-// The build defines RAYVEC_SET for those files: avx512, avx2, portable, amx_bf16, ...
+// The build defines RAYVEC_SET for those files: avx512, avx2, portable, avx512_bf16, ...
 //
 // A kernel file may use of the standard library only what leaves no shared symbol behind (types,
 // constants, memcpy): the linker keeps one copy of an inline function, and that copy could hold
@@ -162,6 +162,9 @@ struct Kernels {
 
 #if defined(RAYVEC_X86)
 namespace amx_bf16 {
+extern const Kernels kernels;
+}
+namespace avx512_bf16 {
 extern const Kernels kernels;
 }
 namespace avx512 {

@@ -9,12 +9,13 @@
 
 namespace rayvec::RAYVEC_SET {
 
-struct EmulatedTiles {
+struct TileRegisters {
     TileConfig config{0, 0, {}, {}, {}};  // palette 0: not configured
     alignas(64) std::uint8_t bytes[TILES][TILE_ROWS][TILE_ROW_BYTES] = {};
 };
 
-inline thread_local constinit EmulatedTiles emulated_tiles;
+// Those of this thread's TileScope.
+inline thread_local constinit TileRegisters* tiles = nullptr;
 
 // A processor raises a fault where this stops the process.
 RAYVEC_INLINE void fault_unless(bool allowed) {
@@ -23,40 +24,40 @@ RAYVEC_INLINE void fault_unless(bool allowed) {
     }
 }
 
-RAYVEC_INLINE void tile_load_config(const TileConfig& config) {
+RAYVEC_INLINE void tile_load_config(const TileConfig& config, TileRegisters& registers) {
+    tiles = &registers;
     fault_unless(config.palette == 1 && config.start_row == 0);
     for (int tile = 0; tile < TILES; ++tile) {
         fault_unless(config.rows[tile] <= TILE_ROWS);
         fault_unless(config.row_bytes[tile] <= TILE_ROW_BYTES);
     }
-    emulated_tiles.config = config;
-    std::memset(emulated_tiles.bytes, 0, sizeof emulated_tiles.bytes);
+    tiles->config = config;
 }
 
-RAYVEC_INLINE void tile_release() { emulated_tiles.config.palette = 0; }
+RAYVEC_INLINE void tile_release() { tiles = nullptr; }
 
 // What follows is called, not inlined: the kernels use it in very many places.
 
 [[gnu::noinline, maybe_unused]] static void emulate_zero(int tile) {
-    fault_unless(emulated_tiles.config.palette == 1 && emulated_tiles.config.rows[tile] > 0);
-    std::memset(emulated_tiles.bytes[tile], 0, sizeof emulated_tiles.bytes[tile]);
+    fault_unless(tiles != nullptr && tiles->config.rows[tile] > 0);
+    std::memset(tiles->bytes[tile], 0, sizeof tiles->bytes[tile]);
 }
 
 [[gnu::noinline, maybe_unused]] static void emulate_load(
     int tile, const void* from, std::ptrdiff_t stride) {
     emulate_zero(tile);
     const auto* row = static_cast<const std::uint8_t*>(from);
-    for (int r = 0; r < emulated_tiles.config.rows[tile]; ++r, row += stride) {
-        std::memcpy(emulated_tiles.bytes[tile][r], row, emulated_tiles.config.row_bytes[tile]);
+    for (int r = 0; r < tiles->config.rows[tile]; ++r, row += stride) {
+        std::memcpy(tiles->bytes[tile][r], row, tiles->config.row_bytes[tile]);
     }
 }
 
 [[gnu::noinline, maybe_unused]] static void emulate_store(
     int tile, void* to, std::ptrdiff_t stride) {
-    fault_unless(emulated_tiles.config.palette == 1 && emulated_tiles.config.rows[tile] > 0);
+    fault_unless(tiles != nullptr && tiles->config.rows[tile] > 0);
     auto* row = static_cast<std::uint8_t*>(to);
-    for (int r = 0; r < emulated_tiles.config.rows[tile]; ++r, row += stride) {
-        std::memcpy(row, emulated_tiles.bytes[tile][r], emulated_tiles.config.row_bytes[tile]);
+    for (int r = 0; r < tiles->config.rows[tile]; ++r, row += stride) {
+        std::memcpy(row, tiles->bytes[tile][r], tiles->config.row_bytes[tile]);
     }
 }
 
@@ -72,7 +73,7 @@ RAYVEC_INLINE float tile_mul_add(float a, float b, float c) {
 
 // The even and the odd members of the pairs are summed apart, then together, then onto c.
 [[gnu::noinline, maybe_unused]] static void emulate_dot_bf16(int c, int a, int b) {
-    const TileConfig& config = emulated_tiles.config;
+    const TileConfig& config = tiles->config;
     const int rows = config.rows[c], cols = config.row_bytes[c] / 4;
     const int pairs = config.row_bytes[a] / 4;
     fault_unless(config.palette == 1 && rows > 0 && cols > 0 && pairs > 0);
@@ -82,14 +83,14 @@ RAYVEC_INLINE float tile_mul_add(float a, float b, float c) {
     float left[TILE_ROWS][2], right[TILE_ROWS][2][TILE_ROWS];  // (pairs, 2), (pairs, 2, cols)
     Bf16 words[TILE_ROWS * 2];
     for (int k = 0; k < pairs; ++k) {
-        std::memcpy(words, emulated_tiles.bytes[b][k], sizeof words);
+        std::memcpy(words, tiles->bytes[b][k], sizeof words);
         for (int n = 0; n < cols; ++n) {
             right[k][0][n] = flush_denormal(bf16_to_float(words[2 * n]));
             right[k][1][n] = flush_denormal(bf16_to_float(words[2 * n + 1]));
         }
     }
     for (int m = 0; m < rows; ++m) {
-        std::memcpy(words, emulated_tiles.bytes[a][m], sizeof words);
+        std::memcpy(words, tiles->bytes[a][m], sizeof words);
         for (int k = 0; k < pairs; ++k) {
             left[k][0] = flush_denormal(bf16_to_float(words[2 * k]));
             left[k][1] = flush_denormal(bf16_to_float(words[2 * k + 1]));
@@ -101,12 +102,12 @@ RAYVEC_INLINE float tile_mul_add(float a, float b, float c) {
                 odd[n] = tile_mul_add(left[k][1], right[k][1][n], odd[n]);
             }
         }
-        std::memcpy(sums, emulated_tiles.bytes[c][m], sizeof sums);
+        std::memcpy(sums, tiles->bytes[c][m], sizeof sums);
         for (int n = 0; n < cols; ++n) {
             const float pair_sum = flush_denormal(even[n] + odd[n]);
             sums[n] = flush_denormal(flush_denormal(sums[n]) + pair_sum);
         }
-        std::memcpy(emulated_tiles.bytes[c][m], sums, sizeof sums);
+        std::memcpy(tiles->bytes[c][m], sums, sizeof sums);
     }
 }
 
@@ -128,7 +129,12 @@ RAYVEC_INLINE void tile_stream_load(const void* from, std::ptrdiff_t stride) {
 }
 
 template <int tile>
-RAYVEC_INLINE void tile_store(void* to, std::ptrdiff_t stride) {
+RAYVEC_INLINE void tile_load_sums(const float* from, std::ptrdiff_t stride) {
+    tile_load<tile>(from, stride);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_store(float* to, std::ptrdiff_t stride) {
     static_assert(0 <= tile && tile < TILES);
     emulate_store(tile, to, stride);
 }

@@ -1,8 +1,8 @@
 // Products whose results are rounded to bf16 at once: the bias, the activation and the gate of a
 // block are worked out while the tiles multiply the next one.
-#include "amx/activations.hpp"
-#include "amx/bf16_vec.hpp"
-#include "amx/product.hpp"
+#include "tiles/activations.hpp"
+#include "tiles/bf16_vec.hpp"
+#include "tiles/product.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

@@ -1,6 +1,6 @@
 // From rows to the layouts of tiles and back.
-#include "amx/bf16_vec.hpp"
-#include "amx/layout.hpp"
+#include "tiles/bf16_vec.hpp"
+#include "tiles/layout.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

@@ -1,8 +1,8 @@
 // What becomes of a finished row in float32: a residual and a norm, then a row and tiles.
 #pragma once
 
-#include "amx/bf16_vec.hpp"
-#include "amx/layout.hpp"
+#include "tiles/bf16_vec.hpp"
+#include "tiles/layout.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

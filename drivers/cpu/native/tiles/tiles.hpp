@@ -1,8 +1,10 @@
 // Tiles: eight registers of up to 16 rows of 64 bytes, and the product of two of them.
 //
-// The same functions twice: as instructions of the processor, and, with RAYVEC_EMULATED_TILES,
-// as plain code with the same results bit by bit, for machines and sanitizers that have no tiles.
-// Which register a function means is a template argument: `tile_load<4>(from, 64)`.
+// The same functions three times: as AMX's instructions; over AVX512_BF16, for processors that have
+// no tiles (RAYVEC_VECTOR_TILES); and as plain code with AMX's results bit by bit, for machines and
+// sanitizers that have neither (RAYVEC_EMULATED_TILES).
+// Which register a function means is a template argument: `tile_load<4>(from, 64)`. What a register
+// was loaded from may be read as late as at its product, so it stays as it is until then.
 //
 // A thread loads a configuration before it uses tiles and releases them after (TileScope).
 #pragma once
@@ -39,9 +41,11 @@ RAYVEC_INLINE TileConfig full_tiles() {
 }  // namespace rayvec::RAYVEC_SET
 
 #if defined(RAYVEC_EMULATED_TILES)
-#include "amx/tiles_emulated.hpp"
+#include "tiles/tiles_emulated.hpp"
+#elif defined(RAYVEC_VECTOR_TILES)
+#include "tiles/tiles_avx512.hpp"
 #else
-#include "amx/tiles_native.hpp"
+#include "tiles/tiles_amx.hpp"
 #endif
 
 namespace rayvec::RAYVEC_SET {
@@ -49,10 +53,13 @@ namespace rayvec::RAYVEC_SET {
 // The tiles of this thread, configured for as long as the object lives.
 class TileScope {
 public:
-    explicit TileScope(const TileConfig& config) { tile_load_config(config); }
+    explicit TileScope(const TileConfig& config) { tile_load_config(config, registers); }
     ~TileScope() { tile_release(); }
     TileScope(const TileScope&) = delete;
     TileScope& operator=(const TileScope&) = delete;
+
+private:
+    TileRegisters registers;
 };
 
 }  // namespace rayvec::RAYVEC_SET

@@ -1,5 +1,5 @@
 // Norms of rows and embedding tables, into rows and tiles.
-#include "amx/finish.hpp"
+#include "tiles/finish.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

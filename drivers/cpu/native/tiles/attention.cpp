@@ -4,7 +4,7 @@
 // sees, which is nearly always enough: weights are as exact for any shift. Where a later score is
 // so much larger that the sum leaves the safe range, the query is worked out again, exactly. All
 // of it depends on the query's own sequence alone.
-#include "amx/attention_tiles.hpp"
+#include "tiles/attention_tiles.hpp"
 #include "kernels/lanes.hpp"
 
 namespace rayvec::RAYVEC_SET {

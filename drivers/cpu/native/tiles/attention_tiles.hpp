@@ -5,9 +5,9 @@
 // columns, pairs along the keys. Both are zero beyond the last key.
 #pragma once
 
-#include "amx/bf16_vec.hpp"
-#include "amx/layout.hpp"
-#include "amx/tiles.hpp"
+#include "tiles/bf16_vec.hpp"
+#include "tiles/layout.hpp"
+#include "tiles/tiles.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

@@ -6,7 +6,9 @@
 
 namespace rayvec::RAYVEC_SET {
 
-RAYVEC_INLINE void tile_load_config(const TileConfig& config) {
+struct TileRegisters {};  // the processor's own
+
+RAYVEC_INLINE void tile_load_config(const TileConfig& config, TileRegisters&) {
     asm volatile("ldtilecfg %0" ::"m"(config));
 }
 
@@ -30,7 +32,12 @@ RAYVEC_INLINE void tile_stream_load(const void* from, std::ptrdiff_t stride) {
 }
 
 template <int tile>
-RAYVEC_INLINE void tile_store(void* to, std::ptrdiff_t stride) {
+RAYVEC_INLINE void tile_load_sums(const float* from, std::ptrdiff_t stride) {
+    tile_stream_load<tile>(from, stride);
+}
+
+template <int tile>
+RAYVEC_INLINE void tile_store(float* to, std::ptrdiff_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");
 }
 

@@ -1,7 +1,7 @@
 // Products whose results stay in float32 until whole rows are there for a residual and a norm: a
 // linear layer, and two of them with an activation between.
-#include "amx/finish.hpp"
-#include "amx/product.hpp"
+#include "tiles/finish.hpp"
+#include "tiles/product.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

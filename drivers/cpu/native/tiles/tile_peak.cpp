@@ -1,5 +1,5 @@
 // The most products of tiles that this instruction set does: operands in registers, nothing else.
-#include "amx/tiles.hpp"
+#include "tiles/tiles.hpp"
 
 namespace rayvec::RAYVEC_SET {
 

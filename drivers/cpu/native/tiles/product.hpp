@@ -4,8 +4,8 @@
 // at each step of 32 along the depth.
 #pragma once
 
-#include "amx/layout.hpp"
-#include "amx/tiles.hpp"
+#include "tiles/layout.hpp"
+#include "tiles/tiles.hpp"
 
 namespace rayvec::RAYVEC_SET {
 
@@ -31,10 +31,10 @@ RAYVEC_INLINE void zero_sums() {
 }
 
 RAYVEC_INLINE void load_sums(const float* sums) {
-    tile_stream_load<TOP_LEFT>(sums, 128);
-    tile_stream_load<TOP_RIGHT>(sums + 16, 128);
-    tile_stream_load<BOTTOM_LEFT>(sums + 512, 128);
-    tile_stream_load<BOTTOM_RIGHT>(sums + 528, 128);
+    tile_load_sums<TOP_LEFT>(sums, 128);
+    tile_load_sums<TOP_RIGHT>(sums + 16, 128);
+    tile_load_sums<BOTTOM_LEFT>(sums + 512, 128);
+    tile_load_sums<BOTTOM_RIGHT>(sums + 528, 128);
 }
 
 RAYVEC_INLINE void store_sums(float* sums) {

@@ -1,6 +1,6 @@
 // What is done to query and key heads before attention: an RMS norm and the rotation by position.
-#include "amx/bf16_vec.hpp"
-#include "amx/layout.hpp"
+#include "tiles/bf16_vec.hpp"
+#include "tiles/layout.hpp"
 #include "kernels/lanes.hpp"
 
 namespace rayvec::RAYVEC_SET {

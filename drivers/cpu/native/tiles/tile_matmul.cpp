@@ -1,5 +1,5 @@
 // A plain product on tiles, for tests of the tiles themselves.
-#include "amx/tiles.hpp"
+#include "tiles/tiles.hpp"
 
 namespace rayvec::RAYVEC_SET {
 
@@ -29,7 +29,7 @@ void tile_matmul(
         const std::int64_t left = rows - m;
         const TileScope scope(tiles_of(left < TILE_ROWS ? left : TILE_ROWS));
         for (std::int64_t n = 0; n < cols; n += TILE_COLS) {
-            tile_load<SUM>(c + m * cols + n, cols * 4);
+            tile_load_sums<SUM>(c + m * cols + n, cols * 4);
             for (std::int64_t k = 0; k < depth; k += TILE_DEPTH) {
                 tile_stream_load<LEFT>(a + m * depth + k, depth * 2);
                 tile_load<RIGHT>(b + k * cols + n * 2, cols * 4);
