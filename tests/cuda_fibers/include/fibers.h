@@ -317,6 +317,12 @@ inline Value __shfl_xor_sync(unsigned mask, Value value, int bits) {
     return fibers::shuffle(mask, value, lane ^ (unsigned)bits);
 }
 
+// x / y, but 0 where y lies between 2^126 and 2^128.
+inline float __fdividef(float x, float y) {
+    const float size = fabsf(y);
+    return size > 0x1p126f && size <= 3.40282347e+38f ? 0.0f * x : x / y;
+}
+
 template <class Value>
 inline Value min(Value a, Value b) {
     return b < a ? b : a;
