@@ -25,6 +25,19 @@ def driver(request):
 
 
 @pytest.fixture
+def any_driver():
+    """The same driver, for what is refused before any thread runs."""
+    return FiberDriver("shuffled")
+
+
+@pytest.fixture
+def kernels_ran(driver):
+    """Something in the test was launched."""
+    yield
+    assert driver.launches_total > 0
+
+
+@pytest.fixture
 def the_kernel_ran(driver):
     """Nothing in the test may have been computed by NumPy in the kernel's place."""
     yield

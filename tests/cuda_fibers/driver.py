@@ -1,11 +1,16 @@
-"""A driver whose attention is the CUDA kernel, run on CPU fibers; the rest is NumPy."""
+"""A driver of CUDA kernels, run on CPU fibers; what has no kernel yet is NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from drivers import NumpyDriver, shapes
+from drivers.cuda.base import CudaOps
+from drivers.cuda.batching import CudaBatching
+from drivers.cuda.elementwise import CudaElementwise
+from drivers.cuda.gates import CudaGates
 from drivers.cuda.launches import varlen_attention
+from drivers.cuda.memory import CudaMemory
 from tests.cuda_fibers.device import FiberDevice
 
 
@@ -42,12 +47,15 @@ def run_attention(
     return out
 
 
-class FiberDriver(NumpyDriver):
-    """NumPy but for attention. Counts the kernel's launches in `kernel_launches_total`."""
+class FiberDriver(CudaMemory, CudaBatching, CudaElementwise, CudaGates, NumpyDriver):
+    """The themes that have kernels, attention, and NumPy behind them.
 
-    def __init__(self, order) -> None:
-        super().__init__()
-        self.device = FiberDevice(order)
+    `kernel_launches_total` counts attention's launches, `launches_total` those of the themes.
+    """
+
+    def __init__(self, order, edit=None) -> None:
+        NumpyDriver.__init__(self)
+        CudaOps.__init__(self, FiberDevice(order, edit))
         self.kernel_launches_total = 0
 
     def attention(
