@@ -1,4 +1,4 @@
-"""The driver of kernels refuses what every driver refuses, and does nothing where all do nothing."""
+"""The driver of kernels refuses what every driver refuses, and makes nothing of nothing."""
 
 from __future__ import annotations
 
