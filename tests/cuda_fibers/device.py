@@ -98,3 +98,12 @@ class FiberDevice:
     def launch(self, theme, dtype, launch, arguments):
         module = module_of(theme, dtype, self.edit)
         module.run(launch, [argument(value) for value in arguments], self.order)
+
+
+def off_boundary(device, array) -> np.ndarray:
+    """The array on the device, a multiple of 16 bytes, but not on a boundary of 16: a view."""
+    longer = device.upload(np.append(array.reshape(-1), array.dtype.type(0)))
+    view = longer[:-1].reshape(array.shape)
+    assert view.nbytes % 16 == 0
+    assert view.ctypes.data % 16
+    return view

@@ -28,11 +28,11 @@ __device__ inline HeadPlace head_place(int batch, int seq, int heads, int head_d
 
 // Each token's heads to where the heads are kept; zeros behind a sequence's end.
 //
-//   q           (B * N, S, D)            STORAGE, or float32 where the flag behind the pointer is
-//   k, v        (B * KV, S, D)           set; k and v are not used where KV = 0
-//   tokens      (T or B * S, (N + 2 KV) * D)  the same, q before k before v
-//   cu_seqlens  (B + 1,)                 int32, where each sequence starts among the T tokens; null
-//                                        for B * S padded ones, which are all taken
+//   q           (B * N, S, D)          STORAGE, or float32 where the flag behind the pointer is set
+//   k, v        (B * KV, S, D)         the same; not used where KV = 0
+//   tokens      (T, (N + 2 KV) * D)    the same, q before k before v
+//   cu_seqlens  (B + 1,)               int32, where each sequence starts among the T tokens; null
+//                                      where they are B * S padded ones, which are all taken
 //   S = seq, N = num_heads, KV = kv_heads, D = head_dim
 //
 //   grid   (ceil(B * S * (N + 2 KV) * ceil(D / CHUNK) / THREADS))
@@ -66,9 +66,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // Heads side by side again, each token's own; what lies behind a sequence's end is left behind.
 //
-//   tokens      (T or B * S, N * D)  STORAGE, or float32 where the flag behind the pointer is set
-//   x           (B * N, S, D)        the same
-//   cu_seqlens  (B + 1,)             as in split_heads
+//   tokens      (T, N * D)     STORAGE, or float32 where the flag behind the pointer is set
+//   x           (B * N, S, D)  the same
+//   cu_seqlens  (B + 1,)       as in split_heads
 //
 //   grid   (ceil(B * S * N * ceil(D / CHUNK) / THREADS))
 //   block  (THREADS): a thread a chunk of a head, neighbours side by side among the tokens
