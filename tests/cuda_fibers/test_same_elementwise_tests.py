@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ops.test_activations import (  # noqa: F401
+    test_a_value_does_not_depend_on_its_place,
     test_accuracy_on_a_dense_grid,
     test_activate_matches_oracle,
     test_every_way_to_gelu_is_the_erf_form,

@@ -8,7 +8,10 @@ from tests.ops.test_activations import (  # noqa: F401
 from tests.ops.test_gates import (  # noqa: F401
     test_gates_refuse_an_odd_width_another_shape_and_an_unknown_activation,
 )
-from tests.ops.test_heads import test_fused_forms_refuse_what_their_steps_refuse  # noqa: F401
+from tests.ops.test_heads import (  # noqa: F401
+    test_fused_forms_refuse_what_their_steps_refuse,
+    test_heads_that_do_not_fit_the_width_are_refused,
+)
 from tests.ops.test_memory_and_batching import (  # noqa: F401
     test_a_cast_knows_float32_and_float16_alone,
     test_a_cast_refuses_other_tensors_by_their_dtype,
