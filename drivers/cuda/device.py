@@ -40,3 +40,16 @@ class Device(Protocol):
         parameter's type: np.int32, np.int64, np.float32.
         """
         ...
+
+    @property
+    def stream_address(self) -> int:
+        """The stream, a cudaStream_t, 0 for the default one."""
+        ...
+
+    def address(self, x: Array) -> int:
+        """Where the first value of an array lies on the device."""
+        ...
+
+    def cublaslt(self) -> Any:
+        """libcublasLt for `drivers.cuda.cublaslt.CublasLt`: what its `load` gives."""
+        ...
