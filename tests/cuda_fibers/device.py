@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from drivers.cuda.launch import Build, build_of
+from drivers.cuda.matmul import WORKSPACE_BYTES
 from tests.cuda_fibers.engine import FiberModule, compile_kernels
+from tests.cuda_fibers.fake_cublaslt import FakeCublasLt
 
 C_TYPES = {np.int32: ctypes.c_int32, np.int64: ctypes.c_int64, np.float32: ctypes.c_float}
 
@@ -22,8 +24,11 @@ LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def guarded(shape, dtype) -> np.ndarray:
-    """A new array full of NaN, at the very end of memory before a page that may not be touched."""
+def guarded(shape, dtype, *, filled=True) -> np.ndarray:
+    """A new array full of NaN, at the very end of memory before a page that may not be touched.
+
+    filled: False leaves the zeros that the system gives.
+    """
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     inside = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -35,7 +40,8 @@ def guarded(shape, dtype) -> np.ndarray:
     memory = (ctypes.c_uint8 * size).from_address(base + mmap.PAGESIZE + inside - size)
     weakref.finalize(memory, LIBC.munmap, base, whole)
     bytes_of = np.frombuffer(memory, np.uint8)
-    bytes_of[...] = 0xFF
+    if filled:
+        bytes_of[...] = 0xFF
     return bytes_of.view(dtype).reshape(shape)
 
 
@@ -83,9 +89,11 @@ class FiberDevice:
     def __init__(self, order: str, edit: Edit | None = None) -> None:
         self.order = order
         self.edit = edit
+        self.fake_cublaslt = FakeCublasLt()
 
     def new(self, shape, dtype):
-        return guarded(shape, dtype)
+        workspace = shape == (WORKSPACE_BYTES,)  # for each driver of each test, and never read
+        return guarded(shape, dtype, filled=not workspace)
 
     def upload(self, array):
         out = guarded(array.shape, array.dtype)
@@ -98,6 +106,16 @@ class FiberDevice:
     def launch(self, theme, dtype, launch, arguments):
         module = module_of(theme, dtype, self.edit)
         module.run(launch, [argument(value) for value in arguments], self.order)
+
+    @property
+    def stream_address(self):
+        return 0x5EA
+
+    def address(self, x):
+        return x.ctypes.data
+
+    def cublaslt(self):
+        return self.fake_cublaslt
 
 
 def off_boundary(device, array) -> np.ndarray:
