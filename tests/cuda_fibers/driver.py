@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from drivers import NumpyDriver, shapes
-from drivers.cuda.base import CudaOps
 from drivers.cuda.batching import CudaBatching
-from drivers.cuda.elementwise import CudaElementwise
-from drivers.cuda.gates import CudaGates
 from drivers.cuda.launches import varlen_attention
 from drivers.cuda.memory import CudaMemory
+from drivers.cuda.products import CudaProducts
 from tests.cuda_fibers.device import FiberDevice
 
 
@@ -47,7 +45,7 @@ def run_attention(
     return out
 
 
-class FiberDriver(CudaMemory, CudaBatching, CudaElementwise, CudaGates, NumpyDriver):
+class FiberDriver(CudaMemory, CudaBatching, CudaProducts, NumpyDriver):
     """The themes that have kernels, attention, and NumPy behind them.
 
     `kernel_launches_total` counts attention's launches, `launches_total` those of the themes.
@@ -55,7 +53,7 @@ class FiberDriver(CudaMemory, CudaBatching, CudaElementwise, CudaGates, NumpyDri
 
     def __init__(self, order, edit=None) -> None:
         NumpyDriver.__init__(self)
-        CudaOps.__init__(self, FiberDevice(order, edit))
+        CudaProducts.__init__(self, FiberDevice(order, edit))
         self.kernel_launches_total = 0
 
     def attention(
