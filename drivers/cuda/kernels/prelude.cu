@@ -177,3 +177,18 @@ __device__ inline void move_chunk(void* to, bool to_wide, size_t first, int coun
     write_chunk(to, to_wide, first, count,
                 to_wide == wide ? chunk : round_chunk(values, to_wide));
 }
+
+// So many neighbours in one load or store; they lie on a boundary of their own size.
+template <class Element, int COUNT>
+struct alignas(sizeof(Element) * COUNT) Pack {
+    Element at[COUNT];
+};
+template <int COUNT, class Element>
+__device__ inline Pack<Element, COUNT> load_pack(const Element* from) {
+    return *reinterpret_cast<const Pack<Element, COUNT>*>(from);
+}
+template <int COUNT, class Element>
+__device__ inline void store_pack(Element* to, const Pack<Element, COUNT>& pack) {
+    *reinterpret_cast<Pack<Element, COUNT>*>(to) = pack;
+}
+
