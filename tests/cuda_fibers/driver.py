@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from drivers import NumpyDriver, shapes
+from drivers.cuda.attention_steps import CudaSoftmax
+from drivers.cuda.banded import CudaBanded
 from drivers.cuda.batching import CudaBatching
 from drivers.cuda.launches import varlen_attention
 from drivers.cuda.memory import CudaMemory
 from drivers.cuda.products import CudaProducts
+from drivers.cuda.rotary import CudaRotary
 from tests.cuda_fibers.device import FiberDevice
 
 
@@ -45,7 +48,9 @@ def run_attention(
     return out
 
 
-class FiberDriver(CudaMemory, CudaBatching, CudaProducts, NumpyDriver):
+class FiberDriver(
+    CudaMemory, CudaBatching, CudaProducts, CudaSoftmax, CudaBanded, CudaRotary, NumpyDriver
+):
     """The themes that have kernels, attention, and NumPy behind them.
 
     `kernel_launches_total` counts attention's launches, `launches_total` those of the themes.
