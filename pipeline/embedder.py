@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 import arch
 from arch import ModelArch
 from drivers import Driver, open_driver
+from drivers.cache_folder import packed_folder
 from drivers.dtypes import BFLOAT16
 from drivers.types import Encoding
 from pipeline.bucketing import plan_batches
-from pipeline.cache_folder import packed_folder
 from pipeline.chunking import chunk_spans
 from pipeline.config import RunConfig
 from pipeline.errors import UsageError
