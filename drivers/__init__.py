@@ -7,7 +7,7 @@ from typing import Any
 
 from drivers.cpu import CpuDriver
 from drivers.cpu.native_module import choose_instruction_set, instruction_sets
-from drivers.errors import DriverError, DtypeError, ShapeError
+from drivers.errors import DriverError, DtypeError, KernelCompileError, ShapeError
 from drivers.null import NullDriver
 from drivers.numpy import NumpyDriver
 from drivers.protocol import Driver
@@ -19,6 +19,7 @@ __all__ = [
     "DriverError",
     "DtypeError",
     "Encoding",
+    "KernelCompileError",
     "ShapeError",
     "Tensor",
     "choose_driver",

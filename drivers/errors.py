@@ -13,3 +13,7 @@ class ShapeError(DriverError):
 
 class DtypeError(DriverError):
     """A storage type that the operation, or the driver, does not have."""
+
+
+class KernelCompileError(DriverError):
+    """A CUDA kernel that does not compile, or no compiler for it."""
