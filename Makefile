@@ -18,7 +18,7 @@ help:
 	@echo "make sanitize    random calls of the native module under AddressSanitizer and UBSan"
 	@echo "make lint        ruff and mypy"
 	@echo "make mutants     plant faults in the drivers, one at a time; the tests must catch each"
-	@echo "make docs        write docs/CONFIG.md, DRIVER.md and MODELS.md from the code"
+	@echo "make docs        write docs/CONFIG.md, CUDA_KERNELS.md, DRIVER.md and MODELS.md from the code"
 	@echo "make golden      make the golden files again (installs torch in .venv-golden)"
 	@echo "make bench       speed and quality figures; DATA=folder for the quality sets"
 
@@ -74,6 +74,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python -c "from drivers.trait import trait_markdown; \
 	  print(trait_markdown(), end='')" > docs/DRIVER.md
 	$(BIN)/python docs/models_page.py > docs/MODELS.md
+	$(BIN)/python docs/kernels_page.py > docs/CUDA_KERNELS.md
 
 .venv-golden/.installed: Makefile
 	$(PYTHON) -m venv .venv-golden

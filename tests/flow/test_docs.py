@@ -12,6 +12,8 @@ import pytest
 
 from arch import ARCHS
 from arch.checkpoint import POOL_MODES
+from drivers.cuda.launch import KERNELS, build_of
+from drivers.dtypes import FLOAT16
 from pipeline import cli
 from pipeline.config import schema_markdown
 
@@ -155,6 +157,17 @@ def test_a_family_gained_or_lost_changes_the_models_page(models_page, monkeypatc
     assert "all-mpnet-base-v2" in without.partition("## Refused")[2]
     monkeypatch.setattr(models_page, "ARCHS", {**ARCHS, "t5": ARCHS["bert"]})
     assert "sentence-t5-base" in models_page.models_markdown().partition("## Refused")[0]
+
+
+def test_the_kernels_page_has_every_cuda_kernel_by_theme():
+    """`make docs` writes it; its figures take a compiler, its rows do not."""
+    text = (ROOT / "docs" / "CUDA_KERNELS.md").read_text(encoding="utf-8")
+    themes = sorted(path.stem for path in KERNELS.glob("*.cu") if path.stem != "prelude")
+    found = re.split(r"^## (\w+)$", text, flags=re.MULTILINE)[1:]
+    assert found[::2] == themes
+    for theme, table in zip(found[::2], found[1::2]):
+        rows = re.findall(r"^\| `(\w+)` \| \d+ \| \d+ \| \d+ \| 0 \|$", table, re.MULTILINE)
+        assert sorted(rows) == sorted(build_of(theme, FLOAT16).kernels)
 
 
 def test_rows_of_the_models_table_are_whole(models_page):
