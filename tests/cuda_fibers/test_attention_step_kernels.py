@@ -159,6 +159,19 @@ def test_a_value_outside_the_band_leaves_no_trace_where_its_tile_is_read(rng):
     assert clean.max() <= case.allowed(FLOAT32)
 
 
+@pytest.mark.parametrize("seq", [33, 36, 516])
+def test_a_row_has_the_same_bits_whatever_its_batch(rng, seq):
+    scores = rng.standard_normal((3, seq, seq)).astype(FLOAT16)
+    mask = np.where(rng.random((3, seq)) < 0.8, 0, MASK_VALUE).astype(np.float32)
+    driver = FiberDriver("warp_greedy")
+
+    def weights(rows):
+        tensors = map(driver.from_host, (scores[rows], mask[rows]))
+        return driver.to_host(driver.fused_scale_mask_softmax(*tensors, num_heads=1, scale=0.3))
+
+    assert np.array_equal(weights(slice(1, 2)), weights(slice(0, 3))[1:2])
+
+
 # ---- types
 
 
