@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from drivers import shapes
 from drivers.batches import batch_inputs
-from drivers.dtypes import FLOAT16, FLOAT32, storage
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32, storage
 from drivers.errors import DriverError
 from drivers.null.arithmetic import NullArithmetic
 from drivers.null.attention import NullAttention
@@ -28,7 +28,7 @@ class NullDriver(NullArithmetic, NullAttention):
 
     name = "null"
     preferred_tokens = 16384
-    dtypes = (FLOAT32, FLOAT16)
+    dtypes = (FLOAT32, FLOAT16, BFLOAT16)
 
     def __init__(self) -> None:
         super().__init__()

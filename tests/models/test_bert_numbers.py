@@ -85,7 +85,7 @@ def test_num_11_an_unknown_activation_is_a_load_error(tmp_path):
 def test_an_absent_config_key_has_the_librarys_default(tmp_path, key):
     folder = build(tmp_path, TinyBert())
     drop_json_keys(folder / "config.json", key)
-    with Embedder.open(folder) as embedder:
+    with Embedder.open(folder, dtype="float32") as embedder:
         load_golden("types_two").check(embedder.encode(list(TEXTS)))
 
 

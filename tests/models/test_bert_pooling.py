@@ -30,7 +30,10 @@ def test_num_01_cls_and_mean_folders_of_the_same_weights_differ(embed_spec):
 
 def test_num_01_pooling_by_default_is_mean_and_logged(folder_of, caplog):
     folder = folder_of(TinyBert(modules=None))
-    with caplog.at_level(logging.INFO, logger="pipeline"), Embedder.open(folder) as embedder:
+    with (
+        caplog.at_level(logging.INFO, logger="pipeline"),
+        Embedder.open(folder, dtype="float32") as embedder,
+    ):
         got = embedder.encode(NUM_01_TEXTS)
     assert "no modules.json: mean pooling" in caplog.text
     golden = load_golden("pool_mean_old")
@@ -106,7 +109,7 @@ def test_a_normalize_folder_may_be_absent_or_say_its_features(tmp_path, folder_e
         names = {"module_input_name": "sentence_embedding"}
         write_json(folder / "2_Normalize" / "config.json", names)
         edit_json(folder / "2_Normalize" / "config.json", module_output_name="sentence_embedding")
-    with Embedder.open(folder) as embedder:
+    with Embedder.open(folder, dtype="float32") as embedder:
         load_golden("normalize_on").check(embedder.encode(list(TEXTS)))
 
 
