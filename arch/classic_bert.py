@@ -227,7 +227,13 @@ class ClassicBert(EncoderModel[T]):
         dtype: np.dtype[Any],
     ) -> None:
         """position_bias: (N, 2 P - 1) float32 by distance, or None."""
-        super().__init__(checkpoint, head, dtype)
+        super().__init__(
+            checkpoint,
+            head,
+            dtype,
+            max_tokens=cfg.max_positions - cfg.first_position,
+            vocab_size=cfg.vocab_size,
+        )
         self.cfg = cfg
         self._tables = tables
         self._norm = norm
@@ -277,14 +283,6 @@ class ClassicBert(EncoderModel[T]):
         return cls(
             checkpoint, cfg, tuple(tables), norm, position_bias, layers, head, np.dtype(dtype)
         )
-
-    @property
-    def max_tokens(self) -> int:
-        return self.cfg.max_positions - self.cfg.first_position
-
-    @property
-    def vocab_size(self) -> int:
-        return self.cfg.vocab_size
 
     def forward(self, driver: Driver[T], encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         if self.cfg.first_position:

@@ -59,22 +59,24 @@ class ModelArch(Protocol):
 class EncoderModel(ABC, Generic[T]):
     """Base of the families: pools what `encode` gives, then applies the head."""
 
-    def __init__(self, checkpoint: Checkpoint, head: Head, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        head: Head,
+        dtype: np.dtype[Any],
+        *,
+        max_tokens: int,
+        vocab_size: int,
+    ) -> None:
         self.checkpoint = checkpoint
         self.head = head
         self.dtype = dtype
+        self.max_tokens = max_tokens
+        self.vocab_size = vocab_size
 
     @property
     def dim(self) -> int:
         return self.head.dim or self.head.width
-
-    @property
-    @abstractmethod
-    def max_tokens(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int: ...
 
     @abstractmethod
     def encode(self, driver: Driver[T], batch: BatchInputs[T]) -> T:

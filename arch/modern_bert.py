@@ -184,7 +184,9 @@ class ModernBert(EncoderModel[T]):
         head: Head,
         dtype: np.dtype[Any],
     ) -> None:
-        super().__init__(checkpoint, head, dtype)
+        super().__init__(
+            checkpoint, head, dtype, max_tokens=cfg.max_positions, vocab_size=cfg.vocab_size
+        )
         self.cfg = cfg
         self._words = words
         self._norm = norm
@@ -226,14 +228,6 @@ class ModernBert(EncoderModel[T]):
             head,
             np.dtype(dtype),
         )
-
-    @property
-    def max_tokens(self) -> int:
-        return self.cfg.max_positions
-
-    @property
-    def vocab_size(self) -> int:
-        return self.cfg.vocab_size
 
     def encode(self, driver: Driver[T], batch: BatchInputs[T]) -> T:
         x = driver.embed(batch, [self._words], self._norm)  # (T, E)

@@ -235,7 +235,9 @@ class NomicBert(EncoderModel[T]):
         head: Head,
         dtype: np.dtype[Any],
     ) -> None:
-        super().__init__(checkpoint, head, dtype)
+        super().__init__(
+            checkpoint, head, dtype, max_tokens=cfg.max_positions, vocab_size=cfg.vocab_size
+        )
         self.cfg = cfg
         self._tables = tables
         self._norm = norm
@@ -275,14 +277,6 @@ class NomicBert(EncoderModel[T]):
         norm = NormWeights(emb["norm"], emb["norm_bias"], cfg.norm_eps)
         rope = pack_rope(driver, cfg.rope, cfg.max_positions)
         return cls(checkpoint, cfg, tuple(tables), norm, layers, rope, head, np.dtype(dtype))
-
-    @property
-    def max_tokens(self) -> int:
-        return self.cfg.max_positions
-
-    @property
-    def vocab_size(self) -> int:
-        return self.cfg.vocab_size
 
     def encode(self, driver: Driver[T], batch: BatchInputs[T]) -> T:
         rope = self._rope

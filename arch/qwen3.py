@@ -176,7 +176,9 @@ class Qwen3(EncoderModel[T]):
         head: Head,
         dtype: np.dtype[Any],
     ) -> None:
-        super().__init__(checkpoint, head, dtype)
+        super().__init__(
+            checkpoint, head, dtype, max_tokens=cfg.max_positions, vocab_size=cfg.vocab_size
+        )
         self.cfg = cfg
         self._words = words
         self._layers = layers
@@ -211,14 +213,6 @@ class Qwen3(EncoderModel[T]):
         words = EmbeddingTable(emb["words"], "input_ids")
         final_norm = NormWeights(emb["final_norm"], None, cfg.norm_eps, "rms")
         return cls(checkpoint, cfg, words, layers, final_norm, head, np.dtype(dtype))
-
-    @property
-    def max_tokens(self) -> int:
-        return self.cfg.max_positions
-
-    @property
-    def vocab_size(self) -> int:
-        return self.cfg.vocab_size
 
     def encode(self, driver: Driver[T], batch: BatchInputs[T]) -> T:
         x = driver.embed(batch, [self._words])  # (T, E)
