@@ -148,9 +148,14 @@ def write_folder(folder: Path, family: Family, seed: int = 0) -> None:
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, shape in family.shapes.items():
-            for values in _random(rng, prod(shape), mean=1.0 if "norm" in name else 0.0):
+            for values in _random(rng, prod(shape), mean=_mean_of(name)):
                 stored = values if family.stored == "F32" else values.view(np.uint16)[1::2]
                 file.write(stored.tobytes())
+
+
+def _mean_of(name: str) -> float:
+    """What a tensor's random values lie around: a norm's weights around 1."""
+    return 1.0 if "norm" in name.lower() and name.endswith(".weight") else 0.0
 
 
 def _random(rng: np.random.Generator, count: int, mean: float) -> Iterator[NDArray[np.float32]]:
