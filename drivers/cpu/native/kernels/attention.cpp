@@ -5,6 +5,7 @@
 #include "kernels/lanes.hpp"
 #include "kernels/math.hpp"
 #include "kernels/product.hpp"
+#include "kernels/rotation.hpp"
 
 namespace rayvec::RAYVEC_SET {
 
@@ -40,7 +41,7 @@ RAYVEC_INLINE void prepare_head(
     const float* sin,
     float factor,
     float* to) {
-    const std::int64_t dim = in.head_dim, pairs = in.rope_pairs;
+    const std::int64_t dim = in.head_dim;
     float scale = factor;
     if (norm_weight != nullptr) {
         Vec squares = zero();
@@ -56,12 +57,7 @@ RAYVEC_INLINE void prepare_head(
         const bool normed = norm_weight != nullptr;
         store_left(to + d, normed ? mul(x, load_left(norm_weight + d, left)) : x, left);
     });
-    each_vector(pairs, [&](std::int64_t d, std::int64_t left) {
-        const Vec first = load_left(to + d, left), second = load_left(to + pairs + d, left);
-        const Vec c = load_left(cos + d, left), s = load_left(sin + d, left);
-        store_left(to + d, sub(mul(first, c), mul(second, s)), left);
-        store_left(to + pairs + d, mul_add(second, c, mul(first, s)), left);
-    });
+    rotate(to, cos, sin, in.rope_pairs);
 }
 
 // The tokens of one sequence in the layout of one head.

@@ -24,7 +24,7 @@ struct Scratch {
         keys = 0;                                        // (blocks, head_dim, 32) bf16
         values = keys + blocks * KEYS * head_dim / 2;    // the same
         weights = values + blocks * KEYS * head_dim / 2;  // (blocks, 16, 32) bf16
-        scores = weights + larger(2, blocks) * TILE_VALUES / 2;  // (2, 16, 32)
+        scores = weights + most(2, blocks) * TILE_VALUES / 2;  // (2, 16, 32)
         context = scores + 2 * QUERIES * KEYS;                   // (16, head_dim)
         bias = context + QUERIES * head_dim;  // (2 longest - 1), and room for a block either side
         row = bias + 2 * blocks * KEYS + 2 * KEYS;  // (longest)
@@ -55,9 +55,9 @@ struct Task {
 
 // Bits of the keys of a block, from `key` on, that `query` sees.
 RAYVEC_INLINE std::uint32_t seen(const Task& task, std::int64_t query, std::int64_t key) {
-    const std::int64_t from = larger(0, smaller(KEYS, query - task.before - key));
-    const std::int64_t end = smaller(task.tokens, query + task.after + 1);
-    const std::int64_t to = larger(0, smaller(KEYS, end - key));
+    const std::int64_t from = most(0, least(KEYS, query - task.before - key));
+    const std::int64_t end = least(task.tokens, query + task.after + 1);
+    const std::int64_t to = most(0, least(KEYS, end - key));
     const std::uint64_t below_to = (std::uint64_t{1} << to) - 1;
     const std::uint64_t below_from = (std::uint64_t{1} << from) - 1;
     return static_cast<std::uint32_t>(below_to & ~below_from);
@@ -132,8 +132,8 @@ RAYVEC_INLINE void weigh(
 // above minus infinity.
 [[gnu::noinline]] void attend_exactly(
     const Task& task, std::int64_t query, std::int64_t head_dim, float* context) {
-    const std::int64_t first = larger(0, query - task.before);
-    const std::int64_t last = smaller(task.tokens, query + task.after + 1);
+    const std::int64_t first = most(0, query - task.before);
+    const std::int64_t last = least(task.tokens, query + task.after + 1);
     const Bf16* q = task.queries + query * head_dim;
     float peak = -__builtin_inff();
     for (std::int64_t key = first; key < last; ++key) {
@@ -233,7 +233,7 @@ template <int width, bool biased>
 RAYVEC_INLINE void find_peaks(const Task& task, QueryBlock& block) {
     store(block.peaks, broadcast(LEAST_SCORE));
     const bool from_start = task.before == FAR;
-    const std::int64_t end = from_start ? block.first + 1 : smaller(block.first + 2, block.end);
+    const std::int64_t end = from_start ? block.first + 1 : least(block.first + 2, block.end);
     for (std::int64_t b = block.first; b < end; ++b) {
         score_block<width>(task, block, b);
         raise_peaks<biased>(task, scores_of(task, b), block.query, b * KEYS, block.peaks);
@@ -245,11 +245,11 @@ RAYVEC_INLINE void find_peaks(const Task& task, QueryBlock& block) {
 template <int width, bool biased>
 RAYVEC_INLINE void attend_block(const Task& task, std::int64_t query) {
     constexpr std::int64_t head_dim = width * TILE_WIDTH, block_values = KEYS * head_dim;
-    const std::int64_t rows = smaller(QUERIES, task.tokens - query);
+    const std::int64_t rows = least(QUERIES, task.tokens - query);
     QueryBlock block;
     block.query = query;
-    block.first = larger(0, query - task.before) / KEYS;
-    block.end = quotient_up(smaller(task.tokens, query + rows + task.after), KEYS);
+    block.first = most(0, query - task.before) / KEYS;
+    block.end = quotient_up(least(task.tokens, query + rows + task.after), KEYS);
     __builtin_memset(block.totals, 0, sizeof block.totals);
     if constexpr (width == 1) {
         tile_load<NarrowHead::QUERY>(task.queries + query * head_dim, 64);
@@ -258,11 +258,11 @@ RAYVEC_INLINE void attend_block(const Task& task, std::int64_t query) {
     find_peaks<width, biased>(task, block);
 
     // Blocks [inner, inner_end) are seen whole by all queries.
-    const std::int64_t first_whole = larger(0, query + QUERIES - 1 - task.before);
-    const std::int64_t seen_by_all = smaller(task.tokens, query + task.after + 1);
-    const std::int64_t inner_end = larger(block.first, seen_by_all / KEYS);
+    const std::int64_t first_whole = most(0, query + QUERIES - 1 - task.before);
+    const std::int64_t seen_by_all = least(task.tokens, query + task.after + 1);
+    const std::int64_t inner_end = most(block.first, seen_by_all / KEYS);
     const std::int64_t inner =
-        smaller(inner_end, larger(block.first, quotient_up(first_whole, KEYS)));
+        least(inner_end, most(block.first, quotient_up(first_whole, KEYS)));
     attend_keys<width, biased, true>(task, block, block.first, inner);
     attend_keys<width, biased, false>(task, block, inner, inner_end);
     attend_keys<width, biased, true>(task, block, inner_end, block.end);
@@ -341,7 +341,7 @@ void attend_heads(const Heads& heads, const HeadScores& scores, float* scratch, 
     const TileScope scope(full_tiles());
     std::int64_t longest = 0;
     for (std::int64_t s = 0; s < heads.sequences; ++s) {
-        longest = larger(longest, heads.cu_seqlens[s + 1] - heads.cu_seqlens[s]);
+        longest = most(longest, heads.cu_seqlens[s + 1] - heads.cu_seqlens[s]);
     }
     const std::int64_t dim = heads.head_dim, group = heads.num_heads / heads.kv_heads;
     const Scratch at(longest, dim);

@@ -1,7 +1,7 @@
 // What is done to query and key heads before attention: an RMS norm and the rotation by position.
 #include "tiles/bf16_vec.hpp"
 #include "tiles/layout.hpp"
-#include "kernels/lanes.hpp"
+#include "kernels/rotation.hpp"
 
 namespace rayvec::RAYVEC_SET {
 
@@ -32,12 +32,7 @@ RAYVEC_INLINE void prepare_head(
             store(wide + d, mul(mul(load(wide + d), scale), load(norm_weight + d)));
         }
     }
-    each_vector(pairs, [&](std::int64_t d, std::int64_t left) {
-        const Vec first = load_left(wide + d, left), second = load_left(wide + pairs + d, left);
-        const Vec c = load_left(cos + d, left), s = load_left(sin + d, left);
-        store_left(wide + d, sub(mul(first, c), mul(second, s)), left);
-        store_left(wide + pairs + d, mul_add(second, c, mul(first, s)), left);
-    });
+    rotate(wide, cos, sin, pairs);
     for (std::int64_t d = 0; d < dim; d += TILE_WIDTH) {
         store_bf16(head + d, load(wide + d), load(wide + d + LANES));
     }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels.hpp"
-#include "inline.hpp"
+#include "kernels/lanes.hpp"
 
 namespace rayvec::RAYVEC_SET {
 
@@ -12,8 +12,6 @@ constexpr std::int64_t TILE_VALUES = 512;  // bf16 values of a tile
 constexpr std::int64_t PANEL_STEP = 1024;  // of a panel, for 32 of the depth: two tiles
 constexpr std::int64_t BLOCK_SUMS = 1024;  // float32 values of a block of sums, 32 x 32
 
-constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 constexpr std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Columns 0 to 31 of a row of tokens in tiles; the next 32 lie TILE_VALUES further on.

@@ -127,7 +127,7 @@ void multiply_layer(
     for (std::int64_t row = 0; row < rows; row += MOST_ROWS) {
         Bf16Target from_row = target;
         from_row.to += row / STRIP * target.strip_stride;
-        const std::int64_t blocks = smaller(MOST_ROWS, rows - row) / TILE_BLOCK;
+        const std::int64_t blocks = least(MOST_ROWS, rows - row) / TILE_BLOCK;
         multiply_to_bf16(panels, x + row * layer.depth, blocks, from_row);
     }
 }

@@ -18,7 +18,7 @@ constexpr std::int64_t CACHE_BYTES = 1600 * 1024;
 std::int64_t rows_at_once(std::int64_t tokens, std::int64_t cols) {
     const std::int64_t bytes_of_row = cols * 6 + INNER_STEPS * TILE_WIDTH * 2;
     const std::int64_t rows = CACHE_BYTES / bytes_of_row / TILE_BLOCK * TILE_BLOCK;
-    return smaller(padded_rows(tokens), larger(2 * TILE_BLOCK, smaller(MOST_ROWS, rows)));
+    return least(padded_rows(tokens), most(2 * TILE_BLOCK, least(MOST_ROWS, rows)));
 }
 
 std::int64_t sums_size(std::int64_t tokens, std::int64_t cols) {
@@ -83,14 +83,14 @@ void linear_rows(
     const std::int64_t steps = layer.depth / TILE_WIDTH, part = part_of(steps);
     float* buffer = scratch + sums_size(tokens, cols);
     for (std::int64_t row = 0; row < tokens; row += at_once) {
-        const std::int64_t rows = smaller(at_once, tokens - row);
+        const std::int64_t rows = least(at_once, tokens - row);
         for (std::int64_t done = 0; done < steps; done += part) {
             const DepthPart depth{
                 .x = x + row * layer.depth + done * TILE_VALUES,
                 .x_steps = steps,
                 .panels = layer.panels + done * PANEL_STEP,
                 .panel_steps = steps,
-                .steps = smaller(part, steps - done),
+                .steps = least(part, steps - done),
             };
             accumulate(
                 depth, padded_rows(rows) / TILE_BLOCK, cols / TILE_BLOCK, done == 0, scratch);
@@ -119,10 +119,10 @@ void ffn(
     auto* inner = reinterpret_cast<Bf16*>(scratch + sums_size(tokens, cols));
     float* buffer = scratch + ffn_scratch(tokens, cols) - cols;
     for (std::int64_t row = 0; row < tokens; row += at_once) {
-        const std::int64_t rows = smaller(at_once, tokens - row);
+        const std::int64_t rows = least(at_once, tokens - row);
         const std::int64_t blocks = padded_rows(rows) / TILE_BLOCK;
         for (std::int64_t done = 0; done < inner_steps; done += INNER_STEPS) {
-            const std::int64_t steps = smaller(INNER_STEPS, inner_steps - done);
+            const std::int64_t steps = least(INNER_STEPS, inner_steps - done);
             multiply_to_bf16(
                 panels_of(first, done * panels_of_step, steps * panels_of_step),
                 x + row * first.depth, blocks,
