@@ -303,21 +303,21 @@ class CpuDriver(NumpyDriver):
         shapes.flat_batch("attention", qkv.shape, batch)
         shapes.reach("attention", window_left, window_right)
         kv_heads, head_dim = shapes.qkv("attention", qkv.shape, num_heads, kv_heads, head_dim)
+        scale = head_dim**-0.5 if scale is None else scale
         window_right = 0 if causal else window_right
+        options: dict[str, Any] = {
+            "num_heads": num_heads,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "scale": scale,
+            "rope": rope,
+            "qk_norm": qk_norm,
+            "window_left": window_left,
+            "window_right": window_right,
+            "position_bias": position_bias,
+        }
         if self._tiles is not None and self._tiles.takes(qkv):
-            return self._tiles.attention(
-                qkv,
-                batch,
-                num_heads=num_heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                scale=head_dim**-0.5 if scale is None else scale,
-                rope=rope,
-                qk_norm=qk_norm,
-                window_left=window_left,
-                window_right=window_right,
-                position_bias=position_bias,
-            )
+            return self._tiles.attention(qkv, batch, **options)
         sequences, longest = batch.batch, batch.max_seq
         if not (
             is_floats(qkv, (None, None))
@@ -326,19 +326,7 @@ class CpuDriver(NumpyDriver):
             and (position_bias is None or bias_fits(position_bias, num_heads, longest))
         ):
             self.count_composed("attention")
-            return super().attention(
-                qkv,
-                batch,
-                num_heads=num_heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                scale=scale,
-                rope=rope,
-                qk_norm=qk_norm,
-                window_left=window_left,
-                window_right=window_right,
-                position_bias=position_bias,
-            )
+            return super().attention(qkv, batch, **options)
         self.native_calls["attention"] += 1
         out = self._new((len(qkv), num_heads * head_dim))  # (T, N D)
         self.kernels.attention(
@@ -347,7 +335,7 @@ class CpuDriver(NumpyDriver):
             num_heads,
             kv_heads,
             head_dim,
-            head_dim**-0.5 if scale is None else scale,
+            scale,
             None if rope is None else rope_table(rope.cos),
             None if rope is None else rope_table(rope.sin),
             None if qk_norm is None else plain(qk_norm.q_weight),
