@@ -62,11 +62,13 @@ class ForwardOps(Driver[T]):
     ) -> T:
         if not tables:
             raise ShapeError("embed: no tables")
+        if norm is not None:
+            require_norm("embed", norm)
         first, *rest = tables
         x = self.embedding_lookup(getattr(batch, first.ids), first.table)  # (T, E)
         for entry in rest:
             x = self.add_embeddings(x, entry.table, getattr(batch, entry.ids), out=x)  # (T, E)
-        return x if norm is None else self._norm_rows("embed", x, norm, out=x)  # (T, E)
+        return x if norm is None else self._norm_rows(x, norm, out=x)  # (T, E)
 
     def linear(
         self,
@@ -93,24 +95,21 @@ class ForwardOps(Driver[T]):
     def add_norm(
         self, x: T, residual: T | None, norm: NormWeights[T], *, order: NormOrder = "pre"
     ) -> T:
-        if order not in get_args(NormOrder):
-            known = ", ".join(get_args(NormOrder))
-            raise DriverError(f"add_norm: unknown order '{order}', have {known}")
+        require_order("add_norm", order)
+        require_norm("add_norm", norm)
         if residual is None:
-            return self._norm_rows("add_norm", x, norm)
+            return self._norm_rows(x, norm)
         if order == "sandwich":  # the norm stays in float32 until the residual is added
-            wide = self._norm_rows("add_norm", x, norm, out=self.alloc_zeros(x.shape, FLOAT32))
+            wide = self._norm_rows(x, norm, out=self.alloc_zeros(x.shape, FLOAT32))
             return self.residual_add(wide, residual, out=self.alloc_zeros(x.shape, x.dtype))
         if norm.kind == "layer":
             return self.fused_residual_layernorm(x, residual, norm.weight, norm.bias, eps=norm.eps)
-        _require_rms("add_norm", norm)
         return self.fused_residual_rmsnorm(x, residual, norm.weight, eps=norm.eps)
 
-    def _norm_rows(self, op: str, x: T, norm: NormWeights[T], out: T | None = None) -> T:
+    def _norm_rows(self, x: T, norm: NormWeights[T], out: T | None = None) -> T:
         """norm(x), of the kind that `norm` says: (T, E) -> (T, E)."""
         if norm.kind == "layer":
             return self.layer_norm(x, norm.weight, norm.bias, eps=norm.eps, out=out)
-        _require_rms(op, norm)
         return self.rms_norm(x, norm.weight, eps=norm.eps, out=out)
 
     def attention(
@@ -205,16 +204,7 @@ class ForwardOps(Driver[T]):
         dim: int | None = None,
         normalize: bool = False,
     ) -> NDArray[np.float32]:
-        shapes.flat_batch("pool", x.shape, batch)
-        if not modes:
-            raise ShapeError("pool: no modes")
-        for mode in modes:
-            if mode not in get_args(PoolMode):
-                known = ", ".join(get_args(PoolMode))
-                raise DriverError(f"pool: unknown mode '{mode}', have {known}")
-        width = len(modes) * x.shape[1]
-        if dim is not None and not 1 <= dim <= width:
-            raise ShapeError(f"pool: dim is {dim}, wanted 1 to {width}")
+        pooled_width(x, batch, modes, dim)
         columns = [self._pool_one(x, batch, mode) for mode in modes]  # each (B, E)
         pooled = np.concatenate(columns, axis=1, dtype=np.float32)[:, :dim]  # (B, dim)
         if normalize:
@@ -243,12 +233,38 @@ class ForwardOps(Driver[T]):
         return pooled
 
 
-def _require_rms(op: str, norm: NormWeights[T]) -> None:
-    """Refuse a norm of another kind than `rms`, and an RMS norm with a bias."""
-    if norm.kind != "rms":
+def require_norm(op: str, norm: NormWeights[T]) -> None:
+    """Refuse a norm of another kind than those of `NormKind`, and an RMS norm with a bias."""
+    if norm.kind not in get_args(NormKind):
         raise DriverError(f"{op}: unknown norm '{norm.kind}', have {', '.join(get_args(NormKind))}")
-    if norm.bias is not None:
+    if norm.kind == "rms" and norm.bias is not None:
         raise DriverError(f"{op}: an RMS norm has no bias")
+
+
+def require_order(op: str, order: NormOrder) -> None:
+    """Refuse an order that `NormOrder` does not have."""
+    if order not in get_args(NormOrder):
+        known = ", ".join(get_args(NormOrder))
+        raise DriverError(f"{op}: unknown order '{order}', have {known}")
+
+
+def pooled_width(x: T, batch: BatchInputs[T], modes: Sequence[PoolMode], dim: int | None) -> int:
+    """How many values a vector of `pool` has, before `dim` cuts it.
+
+    Refuses tokens that are not the batch's, modes that `PoolMode` does not have, and a `dim` beyond
+    the width.
+    """
+    shapes.flat_batch("pool", x.shape, batch)
+    if not modes:
+        raise ShapeError("pool: no modes")
+    for mode in modes:
+        if mode not in get_args(PoolMode):
+            known = ", ".join(get_args(PoolMode))
+            raise DriverError(f"pool: unknown mode '{mode}', have {known}")
+    width = len(modes) * x.shape[1]
+    if dim is not None and not 1 <= dim <= width:
+        raise ShapeError(f"pool: dim is {dim}, wanted 1 to {width}")
+    return width
 
 
 def _band(left: int | None, right: int | None, position_bias: T | None) -> int | None:
