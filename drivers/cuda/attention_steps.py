@@ -8,7 +8,7 @@ from drivers import dtypes, shapes
 from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launches import softmax
-from drivers.cuda.mixed import mix_of, storage_of
+from drivers.cuda.storage import mix_of, storage_of
 
 
 class CudaSoftmax(CudaOps):

@@ -11,7 +11,7 @@ from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launch import GRID_X_LIMIT, require_blocks
 from drivers.cuda.launches import banded, softmax
-from drivers.cuda.mixed import mix_of, storage_of
+from drivers.cuda.storage import mix_of, storage_of
 
 
 class CudaBanded(CudaOps):

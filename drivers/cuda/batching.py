@@ -12,7 +12,7 @@ from drivers.batches import batch_inputs
 from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launches import layout as launches
-from drivers.cuda.storage import build_type, flagged, require_storage
+from drivers.cuda.storage import storage_of, flagged, storage_of
 from drivers.dtypes import FLOAT32
 from drivers.types import BatchInputs, Encoding, lengths_of
 
@@ -36,7 +36,7 @@ class CudaBatching(CudaOps):
     ) -> Array:
         op = "pad_to_batch"
         shapes.tokens(op, flat.shape, seq_lengths, max_seq)
-        require_storage(op, flat)
+        storage_of(op, flat)
         batch, dim = len(seq_lengths), flat.shape[1]
         out = self._out(op, out, (batch, max_seq, dim), flat.dtype)
         self._split(op, (out,), flat, seq_lengths, batch, max_seq, (1, 0, dim))
@@ -50,7 +50,7 @@ class CudaBatching(CudaOps):
         batch, seq, dim = padded.shape
         shape = (sum(seq_lengths), dim)
         shapes.tokens(op, shape, seq_lengths, seq)
-        require_storage(op, padded)
+        storage_of(op, padded)
         out = self._out(op, out, shape, padded.dtype)
         self._join(op, out, padded, seq_lengths, batch, seq, (1, dim))
         return out
@@ -69,7 +69,7 @@ class CudaBatching(CudaOps):
         op = "qkv_split"
         shapes.require(op, "qkv", qkv.shape, (None, None, None))
         kv_heads, head_dim = shapes.qkv(op, qkv.shape, num_heads, kv_heads, head_dim)
-        require_storage(op, qkv)
+        storage_of(op, qkv)
         batch, seq, _ = qkv.shape
         wanted = shapes.qkv_heads(batch, seq, num_heads, kv_heads, head_dim)
         q, k, v = self._outs(op, out, wanted, qkv.dtype)
@@ -90,7 +90,7 @@ class CudaBatching(CudaOps):
         op = "fused_pad_qkv_split"
         shapes.tokens(op, flat.shape, seq_lengths, max_seq)
         kv_heads, head_dim = shapes.qkv(op, flat.shape, num_heads, kv_heads, head_dim)
-        require_storage(op, flat)
+        storage_of(op, flat)
         batch = len(seq_lengths)
         wanted = shapes.qkv_heads(batch, max_seq, num_heads, kv_heads, head_dim)
         q, k, v = self._outs(op, out, wanted, flat.dtype)
@@ -103,7 +103,7 @@ class CudaBatching(CudaOps):
         shapes.require(op, "x", x.shape, (None, None, None))
         batch, seq, hidden = x.shape
         head_dim = shapes.heads(op, hidden, num_heads)
-        require_storage(op, x)
+        storage_of(op, x)
         out = self._out(op, out, (batch * num_heads, seq, head_dim), x.dtype)
         self._split(op, (out,), x, None, batch, seq, (num_heads, 0, head_dim))
         return out
@@ -113,7 +113,7 @@ class CudaBatching(CudaOps):
         shapes.require(op, "heads", heads.shape, (None, None, None))
         groups, seq, head_dim = heads.shape
         batch = shapes.heads(op, groups, num_heads)
-        require_storage(op, heads)
+        storage_of(op, heads)
         out = self._out(op, out, (batch, seq, num_heads * head_dim), heads.dtype)
         self._join(op, out, heads, None, batch, seq, (num_heads, head_dim))
         return out
@@ -128,7 +128,7 @@ class CudaBatching(CudaOps):
     ) -> Array:
         op = "fused_reshape_unpad"
         shape = shapes.reshape_unpad(op, heads.shape, seq_lengths, num_heads)
-        require_storage(op, heads)
+        storage_of(op, heads)
         _, seq, head_dim = heads.shape
         out = self._out(op, out, shape, heads.dtype)
         self._join(op, out, heads, seq_lengths, len(seq_lengths), seq, (num_heads, head_dim))
@@ -161,7 +161,7 @@ class CudaBatching(CudaOps):
         heads: N, KV and D.
         """
         q, k, v = (*outs, None, None)[:3]
-        build = build_type(op, tokens, q, k, v)
+        build = storage_of(op, tokens, q, k, v)
         num_heads, kv_heads, head_dim = heads
         if q.size:
             launch = launches.split_heads(
@@ -182,7 +182,7 @@ class CudaBatching(CudaOps):
         heads: tuple[int, int],
     ) -> None:
         """Heads (B * N, S, D) to tokens, flat where there are lengths. heads: N and D."""
-        build = build_type(op, tokens, x)
+        build = storage_of(op, tokens, x)
         num_heads, head_dim = heads
         if tokens.size:
             launch = launches.join_heads(batch=batch, seq=seq, heads=num_heads, head_dim=head_dim)

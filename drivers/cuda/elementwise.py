@@ -9,7 +9,7 @@ from drivers.activations import require_activation
 from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launches import elementwise as launches
-from drivers.cuda.storage import build_type, flagged, require_storage
+from drivers.cuda.storage import storage_of, flagged, storage_of
 from drivers.types import Activation
 
 
@@ -59,9 +59,9 @@ class CudaElementwise(CudaOps):
             shapes.require(op, "bias", bias.shape, (cols,))
         if residual is not None:
             shapes.require(op, "residual", residual.shape, x.shape)
-        require_storage(op, *(given for given in (x, bias, residual) if given is not None))
+        storage_of(op, *(given for given in (x, bias, residual) if given is not None))
         out = self._out(op, out, x.shape, x.dtype)
-        build = build_type(op, out, x, bias, residual)
+        build = storage_of(op, out, x, bias, residual)
         if out.size:
             launch = launches.elementwise(act=act, rows=rows, cols=cols)
             sizes = (np.int64(rows), np.int64(cols))

@@ -9,7 +9,7 @@ from drivers.activations import require_activation
 from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launches import gates as launches
-from drivers.cuda.storage import build_type, flagged, require_storage
+from drivers.cuda.storage import storage_of, flagged, storage_of
 from drivers.types import Activation
 
 
@@ -21,9 +21,9 @@ class CudaGates(CudaOps):
     ) -> tuple[Array, Array]:
         op = "split_gate_value"
         shape = shapes.halves(op, x.shape)
-        require_storage(op, x)
+        storage_of(op, x)
         first, second = self._outs(op, out, (shape, shape), x.dtype)
-        build = build_type(op, first, second, x)
+        build = storage_of(op, first, second, x)
         if x.size:
             cols = shape[-1]
             rows = x.size // (2 * cols)
@@ -49,7 +49,7 @@ class CudaGates(CudaOps):
     ) -> Array:
         """act of the one that `op` activates, times the other; all of one shape."""
         shapes.require(op, "gate", gate.shape, value.shape)
-        require_storage(op, value, gate)
+        storage_of(op, value, gate)
         out = self._out(op, out, value.shape, value.dtype)
         first, second = (gate, value) if op == "swiglu" else (value, gate)
         self._gate(op, out, first, second, None, act, rows=1, cols=out.size, stride=out.size)
@@ -73,7 +73,7 @@ class CudaGates(CudaOps):
         shape = shapes.halves(op, x.shape)
         if bias is not None:
             shapes.require(op, "bias", bias.shape, x.shape[-1:])
-        require_storage(op, x, *(() if bias is None else (bias,)))
+        storage_of(op, x, *(() if bias is None else (bias,)))
         out = self._out(op, out, shape, x.dtype)
         cols, values = shape[-1], x.reshape(-1)
         rows = out.size // max(1, cols)
@@ -95,7 +95,7 @@ class CudaGates(CudaOps):
         stride: int,
     ) -> None:
         """out = act(first + bias) * (second + bias), by rows that start `stride` values apart."""
-        build = build_type(op, out, first, second, bias)
+        build = storage_of(op, out, first, second, bias)
         if out.size:
             launch = launches.gate(act=act, rows=rows, cols=cols)
             sizes = [np.int64(size) for size in (rows, cols, stride)]

@@ -2,8 +2,9 @@
 
 A theme is a file of kernels, kernels/THEME.cu, and the arithmetic of its launches,
 launches/THEME.py: its KERNELS names the kernels, and its DEFINES are the constants that both need,
-as NAME=VALUE. The prelude is pasted before each source: a compiler's cache does not see what an
-include brings in.
+as NAME=VALUE. Where it has PARTS, they name the files kernels/PART.cuh that its kernels are written
+with. The prelude and the parts are pasted before the source: a compiler's cache does not see what
+an include brings in.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def build_of(theme: str, dtype: np.dtype[Any]) -> Build:
         have = ", ".join(str(known) for known in STORAGE)
         raise DtypeError(f"cuda kernels: no storage type {dtype}, only {have}")
     launches = import_module(f"drivers.cuda.launches.{theme}")
-    texts = [(KERNELS / f"{name}.cu").read_text(encoding="utf-8") for name in ("prelude", theme)]
+    parts = getattr(launches, "PARTS", ())
+    names = ("prelude.cu", *(f"{part}.cuh" for part in parts), f"{theme}.cu")
+    texts = [(KERNELS / name).read_text(encoding="utf-8") for name in names]
     return Build("".join(texts), launches.KERNELS, (f"STORAGE={STORAGE[dtype]}", *launches.DEFINES))
 
 

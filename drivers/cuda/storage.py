@@ -1,7 +1,8 @@
 """Storage types of the driver's tensors, and how kernels that take two of them are called.
 
-Such a kernel is built for one storage type, and takes behind each tensor a flag: set where the
-tensor is float32, and not that type.
+A kernel is built for one storage type, beside which any of its tensors may be float32. It is told
+which ones are in one of three ways: by a flag behind each tensor (`flagged`), by the bits of one
+number (`wide_bits`), or by being another kernel, whose name ends in a letter for each (`mix_of`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,20 @@ from drivers.errors import DtypeError
 NAMES = ", ".join(str(dtype) for dtype in STORAGE)
 
 
-def require_storage(op: str, *tensors: Array) -> None:
-    """Refuse tensors of another dtype than the storage types. Raises DtypeError."""
-    for x in tensors:
-        if x.dtype not in STORAGE:
-            raise DtypeError(f"{op}: got dtype {x.dtype}, wanted one of {NAMES}")
+def storage_of(op: str, *tensors: Array | None) -> np.dtype[Any]:
+    """The one storage type that the tensors have beside float32, or float32; None is no tensor.
+
+    Raises DtypeError for a dtype that is no storage type, and for two of them beside each other.
+    """
+    dtypes = {x.dtype for x in tensors if x is not None}
+    for dtype in dtypes:
+        if dtype not in STORAGE:
+            raise DtypeError(f"{op}: got dtype {dtype}, wanted one of {NAMES}")
+    narrow = dtypes - {FLOAT32}
+    if len(narrow) > 1:
+        both = " and ".join(sorted(str(dtype) for dtype in narrow))
+        raise DtypeError(f"{op}: got dtypes {both}, wanted one of them beside float32")
+    return narrow.pop() if narrow else FLOAT32
 
 
 def storage_type(op: str, dtype: DTypeLike) -> np.dtype[Any]:
@@ -34,22 +44,23 @@ def storage_type(op: str, dtype: DTypeLike) -> np.dtype[Any]:
     return got
 
 
-def build_type(op: str, *tensors: Array | None) -> np.dtype[Any]:
-    """The storage type to build for where each tensor is in it, in float32, or None.
-
-    Raises DtypeError for two types beside float32.
-    """
-    narrow = {x.dtype for x in tensors if x is not None and x.dtype != FLOAT32}
-    if len(narrow) > 1:
-        both = " and ".join(sorted(str(dtype) for dtype in narrow))
-        raise DtypeError(f"{op}: got dtypes {both}, wanted one of them beside float32")
-    return narrow.pop() if narrow else FLOAT32
-
-
 def flagged(*tensors: Array | None) -> list[Any]:
-    """Each tensor and its flag, as arguments of a launch."""
+    """Each tensor and whether it is float32, as arguments of a launch."""
     return [
         argument
         for x in tensors
         for argument in (x, np.int32(x is not None and x.dtype == FLOAT32))
     ]
+
+
+def wide_bits(storage: np.dtype[Any], bits: dict[str, int], **tensors: Array | None) -> np.int32:
+    """A kernel's `wide`: the bits of the tensors that are float32 where STORAGE is narrower."""
+    if storage == FLOAT32:
+        return np.int32(0)
+    wide = [name for name, x in tensors.items() if x is not None and x.dtype == FLOAT32]
+    return np.int32(sum(bits[name] for name in wide))
+
+
+def mix_of(storage: np.dtype[Any], *tensors: Array) -> str:
+    """A letter for each tensor, the result first: `s` where it has the storage type, else `f`."""
+    return "".join("s" if x.dtype == storage else "f" for x in tensors)

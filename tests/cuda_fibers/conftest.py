@@ -1,4 +1,4 @@
-"""The fixtures of the operations' tests, with the CUDA kernel on fibers as the driver."""
+"""The fixtures of the operations' tests, with CUDA kernels on fibers as the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=["shuffled", "warp_greedy"])
 def driver(request):
-    """The driver whose attention is the kernel, in the thread orders that forgive least."""
+    """The driver of kernels, in the thread orders that forgive least."""
     return FiberDriver(request.param)
 
 
@@ -42,3 +42,16 @@ def the_kernel_ran(driver):
     """Nothing in the test may have been computed by NumPy in the kernel's place."""
     yield
     assert driver.kernel_launches_total > 0
+
+
+@pytest.fixture
+def something_was_launched(driver):
+    """The test's operations are those of the kernels."""
+    yield
+    assert driver.launches_total > 0
+
+
+@pytest.fixture
+def any_driver(driver):
+    """For tests that a driver without values passes, too."""
+    return driver

@@ -10,6 +10,7 @@ from drivers.cuda.banded import CudaBanded
 from drivers.cuda.batching import CudaBatching
 from drivers.cuda.launches import varlen_attention
 from drivers.cuda.memory import CudaMemory
+from drivers.cuda.norms import CudaNorms
 from drivers.cuda.products import CudaProducts
 from drivers.cuda.rotary import CudaRotary
 from tests.cuda_fibers.device import FiberDevice
@@ -49,7 +50,7 @@ def run_attention(
 
 
 class FiberDriver(
-    CudaMemory, CudaBatching, CudaProducts, CudaSoftmax, CudaBanded, CudaRotary, NumpyDriver
+    CudaMemory, CudaBatching, CudaProducts, CudaSoftmax, CudaBanded, CudaRotary, CudaNorms, NumpyDriver
 ):
     """The themes that have kernels, attention, and NumPy behind them.
 
@@ -60,6 +61,9 @@ class FiberDriver(
         NumpyDriver.__init__(self)
         CudaProducts.__init__(self, FiberDevice(order, edit))
         self.kernel_launches_total = 0
+
+    def from_host(self, array):
+        return self.device.upload(array)
 
     def attention(
         self,

@@ -135,11 +135,11 @@ def tensors(*kinds):
 
 def test_a_kernel_is_built_for_the_type_beside_float32():
     half, wide = np.float16, np.float32
-    assert storage.build_type("op", *tensors(wide, wide)) == wide
-    assert storage.build_type("op", *tensors(wide, half, half), None) == half
-    assert storage.build_type("op", *tensors(BFLOAT16, wide)) == BFLOAT16
+    assert storage.storage_of("op", *tensors(wide, wide)) == wide
+    assert storage.storage_of("op", *tensors(wide, half, half), None) == half
+    assert storage.storage_of("op", *tensors(BFLOAT16, wide)) == BFLOAT16
     with pytest.raises(DtypeError, match="op: got dtypes bfloat16 and float16, wanted one of them"):
-        storage.build_type("op", *tensors(half, wide, BFLOAT16))
+        storage.storage_of("op", *tensors(half, wide, BFLOAT16))
 
 
 def test_a_flag_is_set_for_float32_alone():
@@ -150,10 +150,10 @@ def test_a_flag_is_set_for_float32_alone():
 
 
 def test_what_is_no_storage_type_is_refused_by_name():
-    storage.require_storage("op", *tensors(np.float32, np.float16, BFLOAT16))
+    storage.storage_of("op", *tensors(np.float32, np.float16, BFLOAT16))
     have = "wanted one of float32, float16, bfloat16"
     for kind in (np.float64, np.int32):
         with pytest.raises(DtypeError, match=f"op: got dtype {np.dtype(kind)}, {have}"):
-            storage.require_storage("op", *tensors(np.float32, kind))
+            storage.storage_of("op", *tensors(np.float32, kind))
         with pytest.raises(DtypeError, match=f"op: to dtype {np.dtype(kind)}, {have}"):
             storage.storage_type("op", kind)

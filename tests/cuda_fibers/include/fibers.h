@@ -323,6 +323,28 @@ inline float __fdividef(float x, float y) {
     return size > 0x1p126f && size <= 3.40282347e+38f ? 0.0f * x : x / y;
 }
 
+// Memory is read and written 16 bytes at a time only where 16 bytes may start.
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+
+    uint4() = default;
+    uint4(const uint4& from) { copy(&from, "reads", &from); }
+    uint4& operator=(const uint4& from) {
+        copy(&from, "writes", this);
+        return *this;
+    }
+
+   private:
+    void copy(const uint4* from, const char* what, const uint4* where) {
+        if ((uintptr_t)where % 16 != 0) {
+            char why[80];
+            snprintf(why, sizeof why, "%s 16 bytes off their boundary", what);
+            fibers::stop(why);
+        }
+        memcpy(static_cast<void*>(this), from, 16);
+    }
+};
+
 template <class Value>
 inline Value min(Value a, Value b) {
     return b < a ? b : a;
