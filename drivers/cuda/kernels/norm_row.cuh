@@ -1,42 +1,44 @@
 // The norm of one row by one warp. Lane l has the columns of the pieces l, l + 32, l + 64, ... of
 // VECTOR columns each, whichever way the row is read: all ways add up in the same order.
 
-// A row held in registers, HELD pieces a lane, read and written in pieces.
+// A row held in registers, HELD pieces a lane, read and written in pieces. A lane whose piece lies
+// behind the row reads the row's last one in its place, so that no load waits for a branch, and
+// leaves it out of sums and stores.
 template <int HELD>
 struct HeldRow {
     int cols, lane;
     float y[HELD][VECTOR];
 
-    // use(piece, its first column) for the lane's pieces that the row has.
-    template <class Use>
-    __device__ inline void each_piece(Use use) {
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            const int col = (i * LANES + lane) * VECTOR;
-            if (col < cols) use(y[i], col);
-        }
-    }
+    __device__ inline int own_column(int piece) const { return (piece * LANES + lane) * VECTOR; }
+    __device__ inline int column(int piece) const { return min(own_column(piece), cols - VECTOR); }
+    __device__ inline bool has(int piece) const { return own_column(piece) < cols; }
+
     // use(value) for the lane's values.
     template <class Use>
-    __device__ inline void each(Use use) {
-        each_piece([&](float(&piece)[VECTOR], int) {
+    __device__ inline void each(Use use) const {
 #pragma unroll
-            for (int j = 0; j < VECTOR; j++) use(piece[j]);
-        });
+        for (int i = 0; i < HELD; i++)
+            if (has(i))
+#pragma unroll
+                for (int j = 0; j < VECTOR; j++) use(y[i][j]);
     }
     __device__ inline void read(const STORAGE* from) {
-        each_piece([&](float(&piece)[VECTOR], int col) { load_vector(piece, from + col); });
+#pragma unroll
+        for (int i = 0; i < HELD; i++) load_vector(y[i], from + column(i));
     }
     __device__ inline void add(const STORAGE* from) {
-        each_piece([&](float(&piece)[VECTOR], int col) {
-            float other[VECTOR];
-            load_vector(other, from + col);
 #pragma unroll
-            for (int j = 0; j < VECTOR; j++) piece[j] += other[j];
-        });
+        for (int i = 0; i < HELD; i++) {
+            float other[VECTOR];
+            load_vector(other, from + column(i));
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) y[i][j] += other[j];
+        }
     }
-    __device__ inline void write(STORAGE* to) {
-        each_piece([&](float(&piece)[VECTOR], int col) { store_vector(to + col, piece); });
+    __device__ inline void write(STORAGE* to) const {
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            if (has(i)) store_vector(to + own_column(i), y[i]);
     }
 };
 
@@ -49,7 +51,9 @@ struct ReadRow {
     // use(value, its column) for the lane's values.
     template <class Use>
     __device__ inline void each_column(Use use) const {
+#pragma unroll 1
         for (int first = lane * VECTOR; first < cols; first += LANES * VECTOR)
+#pragma unroll 1
             for (int col = first; col < min(first + VECTOR, cols); col++) use(value_at(col), col);
     }
     template <class Use>
@@ -71,7 +75,7 @@ struct RowNorm {
     __device__ inline float normed(float y) const { return (y - mean - rest) * scale; }
 };
 template <class Row>
-__device__ inline RowNorm norm_of(Row& row, bool centred, float eps) {
+__device__ inline RowNorm norm_of(const Row& row, bool centred, float eps) {
     RowNorm norm = {0.0f, 0.0f, 0.0f};
     float sum = 0.0f;
     if (centred) {
@@ -94,12 +98,14 @@ __device__ inline RowNorm norm_of(Row& row, bool centred, float eps) {
 template <class Stored, int HELD>
 __device__ inline void apply_norm(HeldRow<HELD>& row, const RowNorm& norm, const Stored* weight,
                                   const Stored* bias) {
-    row.each_piece([&](float(&piece)[VECTOR], int col) {
-        float by[VECTOR], plus[VECTOR] = {};
-        load_vector(by, weight + col);
-        if (bias) load_vector(plus, bias + col);
 #pragma unroll
-        for (int j = 0; j < VECTOR; j++) piece[j] = norm.normed(piece[j]) * by[j] + plus[j];
-    });
+    for (int i = 0; i < HELD; i++) {
+        if (!row.has(i)) break;  // nor has it the pieces behind
+        float by[VECTOR], plus[VECTOR] = {};
+        load_vector(by, weight + row.own_column(i));
+        if (bias) load_vector(plus, bias + row.own_column(i));
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) row.y[i][j] = norm.normed(row.y[i][j]) * by[j] + plus[j];
+    }
 }
 
