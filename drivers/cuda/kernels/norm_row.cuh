@@ -26,6 +26,12 @@ struct HeldRow {
 #pragma unroll
         for (int i = 0; i < HELD; i++) load_vector(y[i], from + column(i));
     }
+    __device__ inline void fill(float value) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) y[i][j] = value;
+    }
     __device__ inline void add(const STORAGE* from) {
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
@@ -94,10 +100,10 @@ __device__ inline RowNorm norm_of(const Row& row, bool centred, float eps) {
     return norm;
 }
 
-// row = normed(row) * weight + bias in place; bias may be null.
+// row = normed(row) * weight + bias in place, weight and bias (cols,); bias may be null.
 template <class Stored, int HELD>
-__device__ inline void apply_norm(HeldRow<HELD>& row, const RowNorm& norm, const Stored* weight,
-                                  const Stored* bias) {
+__device__ inline void scale_and_shift(HeldRow<HELD>& row, const RowNorm& norm,
+                                       const Stored* weight, const Stored* bias) {
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         if (!row.has(i)) break;  // nor has it the pieces behind
@@ -107,5 +113,17 @@ __device__ inline void apply_norm(HeldRow<HELD>& row, const RowNorm& norm, const
 #pragma unroll
         for (int j = 0; j < VECTOR; j++) row.y[i][j] = norm.normed(row.y[i][j]) * by[j] + plus[j];
     }
+}
+// row = norm(row) in place; weight and bias are both float32 where `wide`, and both STORAGE if not.
+template <int HELD>
+__device__ inline void apply_norm(HeldRow<HELD>& row, bool centred, float eps, const void* weight,
+                                  const void* bias, bool wide) {
+    const RowNorm norm = norm_of(row, centred, eps);
+    if (wide)
+        scale_and_shift(row, norm, static_cast<const float*>(weight),
+                        static_cast<const float*>(bias));
+    else
+        scale_and_shift(row, norm, static_cast<const STORAGE*>(weight),
+                        static_cast<const STORAGE*>(bias));
 }
 

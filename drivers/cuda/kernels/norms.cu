@@ -48,13 +48,7 @@ __device__ inline void norm_row_held(const NormCall& call, size_t start, int lan
     const STORAGE* residual = static_cast<const STORAGE*>(call.residual) + start;
     row.read(static_cast<const STORAGE*>(call.x) + start);
     if (call.residual && !call.sandwich) row.add(residual);
-    const RowNorm norm = norm_of(row, call.centred, call.eps);
-    if (call.wide & WIDE_WEIGHT)
-        apply_norm(row, norm, static_cast<const float*>(call.weight),
-                   static_cast<const float*>(call.bias));
-    else
-        apply_norm(row, norm, static_cast<const STORAGE*>(call.weight),
-                   static_cast<const STORAGE*>(call.bias));
+    apply_norm(row, call.centred, call.eps, call.weight, call.bias, call.wide & WIDE_WEIGHT);
     if (call.residual && call.sandwich) row.add(residual);
     row.write(static_cast<STORAGE*>(call.out) + start);
 }
