@@ -39,7 +39,7 @@ class CudaLookups(CudaOps):
         shape = _looked_up(op, (ids, table))
         storage_of(op, table)
         out = self._out(op, out, shape, table.dtype)
-        return self._sum(op, out, None, [(ids, table)], None)
+        return self._launch_embed(op, out, None, [(ids, table)], None)
 
     def add_embeddings(
         self, hidden: Array, table: Array, ids: Array, *, out: Array | None = None
@@ -48,7 +48,7 @@ class CudaLookups(CudaOps):
         shapes.require(op, "hidden", hidden.shape, _looked_up(op, (ids, table)))
         storage_of(op, hidden, table)
         out = self._out(op, out, hidden.shape, hidden.dtype)
-        return self._sum(op, out, hidden, [(ids, table)], None)
+        return self._launch_embed(op, out, hidden, [(ids, table)], None)
 
     def embed(
         self,
@@ -72,9 +72,9 @@ class CudaLookups(CudaOps):
                 shapes.require(op, "bias", norm.bias.shape, first[1:])
         storage_of(op, *(table for _, table in lookups), *_weights(norm))
         out = self._new(first, lookups[0][1].dtype)
-        return self._sum(op, out, None, lookups, norm)
+        return self._launch_embed(op, out, None, lookups, norm)
 
-    def _sum(
+    def _launch_embed(
         self,
         op: str,
         out: Array,

@@ -24,7 +24,7 @@ class CudaNorms(CudaOps):
     def layer_norm(
         self, x: Array, weight: Array, bias: Array | None, *, eps: float, out: Array | None = None
     ) -> Array:
-        return self._norm("layer_norm", "layer", x, None, weight, bias, eps, out)
+        return self._launch_norm("layer_norm", "layer", x, None, weight, bias, eps, out)
 
     def fused_residual_layernorm(
         self,
@@ -37,10 +37,10 @@ class CudaNorms(CudaOps):
         out: Array | None = None,
     ) -> Array:
         op = "fused_residual_layernorm"
-        return self._norm(op, "layer", hidden, residual, weight, bias, eps, out)
+        return self._launch_norm(op, "layer", hidden, residual, weight, bias, eps, out)
 
     def rms_norm(self, x: Array, weight: Array, *, eps: float, out: Array | None = None) -> Array:
-        return self._norm("rms_norm", "rms", x, None, weight, None, eps, out)
+        return self._launch_norm("rms_norm", "rms", x, None, weight, None, eps, out)
 
     def fused_residual_rmsnorm(
         self,
@@ -52,7 +52,7 @@ class CudaNorms(CudaOps):
         out: Array | None = None,
     ) -> Array:
         op = "fused_residual_rmsnorm"
-        return self._norm(op, "rms", hidden, residual, weight, None, eps, out)
+        return self._launch_norm(op, "rms", hidden, residual, weight, None, eps, out)
 
     def add_norm(
         self,
@@ -66,7 +66,9 @@ class CudaNorms(CudaOps):
         require_order(op, order)
         require_norm(op, norm)
         weights = norm.weight, norm.bias, norm.eps
-        return self._norm(op, norm.kind, x, residual, *weights, None, sandwich=order == "sandwich")
+        return self._launch_norm(
+            op, norm.kind, x, residual, *weights, None, sandwich=order == "sandwich"
+        )
 
     def l2_normalize(self, x: Array, *, out: Array | None = None) -> Array:
         op = "l2_normalize"
@@ -89,7 +91,7 @@ class CudaNorms(CudaOps):
             )
         return out
 
-    def _norm(
+    def _launch_norm(
         self,
         op: str,
         kind: NormKind,
