@@ -47,7 +47,7 @@ def test_without_a_compiler_the_wheel_has_everything_but_the_native_module(build
     files, native = names_in(wheel)
     assert native == set()
     wanted = [p for package in ("arch", "drivers", "pipeline") for p in (ROOT / package).rglob("*")]
-    wanted = [p.relative_to(ROOT).as_posix() for p in wanted if p.suffix in (".py", ".cu")]
+    wanted = [p.relative_to(ROOT).as_posix() for p in wanted if p.suffix in (".py", ".cu", ".cuh")]
     assert sorted(wanted) == sorted(files)
 
 

@@ -43,30 +43,34 @@ struct EmbedCall {
         return on_vectors(out, addend, lookup[0].table, lookup[1].table, lookup[2].table, weight,
                           bias);
     }
+    // Where the rows of out's row start in their tables. False where an id is outside its own.
+    __device__ inline bool find(size_t row, long long (&starts)[TABLES]) const {
+        bool inside = true;
+#pragma unroll
+        for (int i = 0; i < TABLES; i++) {
+            starts[i] = lookup[i].ids ? lookup[i].start_of(row, cols) : 0;
+            inside = inside && starts[i] >= 0;
+        }
+        return inside;
+    }
 };
 
 // Any width, any mix of dtypes, any start: the row is read again for each of the sums.
 __device__ inline void embed_row_plain(const EmbedCall& call, size_t row, int lane) {
     const size_t start = row * call.cols;
-    long long from[TABLES] = {};
-    bool outside = false;
-#pragma unroll
-    for (int i = 0; i < TABLES; i++)
-        if (call.lookup[i].ids) {
-            from[i] = call.lookup[i].start_of(row, call.cols);
-            outside = outside || from[i] < 0;
-        }
+    long long from[TABLES];
+    const bool inside = call.find(row, from);
     const auto sum = read_row(call.cols, lane, [&](int col) {
-        float y = call.addend ? load_either(call.addend, start + col, call.wide & WIDE_ADDEND) : 0.0f;
+        if (!inside) return INFINITY - INFINITY;
+        float y = 0.0f;
+        if (call.addend) y = load_either(call.addend, start + col, call.wide & WIDE_ADDEND);
 #pragma unroll
-        for (int i = 0; i < TABLES; i++)
-            if (call.lookup[i].ids) {
-                const float entry =
-                    outside ? INFINITY - INFINITY
-                            : load_either(call.lookup[i].table, from[i] + col,
-                                          call.wide & WIDE_TABLE0 << i);
-                y = i == 0 && !call.addend ? entry : y + entry;
-            }
+        for (int i = 0; i < TABLES; i++) {
+            if (!call.lookup[i].ids) continue;
+            const int wide = call.wide & WIDE_TABLE0 << i;
+            const float entry = load_either(call.lookup[i].table, from[i] + col, wide);
+            y = i == 0 && !call.addend ? entry : y + entry;
+        }
         return y;
     });
     const bool normed = call.weight;
@@ -88,18 +92,20 @@ __device__ inline void embed_row_held(const EmbedCall& call, size_t row, int lan
     HeldRow<HELD> sum;
     sum.cols = call.cols;
     sum.lane = lane;
-    if (call.addend) sum.read(static_cast<const STORAGE*>(call.addend) + start);
+    long long from[TABLES];
+    if (call.find(row, from)) {
+        if (call.addend) sum.read(static_cast<const STORAGE*>(call.addend) + start);
 #pragma unroll
-    for (int i = 0; i < TABLES; i++) {
-        if (!call.lookup[i].ids) continue;
-        const long long from = call.lookup[i].start_of(row, call.cols);
-        const STORAGE* entry = static_cast<const STORAGE*>(call.lookup[i].table) + from;
-        if (from < 0)
-            sum.fill(INFINITY - INFINITY);
-        else if (i == 0 && !call.addend)
-            sum.read(entry);
-        else
-            sum.add(entry);
+        for (int i = 0; i < TABLES; i++) {
+            if (!call.lookup[i].ids) continue;
+            const STORAGE* entry = static_cast<const STORAGE*>(call.lookup[i].table) + from[i];
+            if (i == 0 && !call.addend)
+                sum.read(entry);
+            else
+                sum.add(entry);
+        }
+    } else {
+        sum.fill(INFINITY - INFINITY);
     }
     if (call.weight)
         apply_norm(sum, call.centred, call.eps, call.weight, call.bias, call.wide & WIDE_WEIGHT);
@@ -136,6 +142,7 @@ EMBED(embed_held_4, 4)
 EMBED(embed_held_6, 6)
 EMBED(embed_held_8, 8)
 EMBED(embed_held_12, 12)
+EMBED(embed_held_16, 16)
 
 // The first id that is no row of a table of `size` rows: found = (its place, the id), (-1, 0) where
 // all are.

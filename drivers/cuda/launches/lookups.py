@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from drivers.cuda.launch import LANES, Launch
-from drivers.cuda.launches import norm_row
-from drivers.cuda.launches.norm_row import WARPS, held, warp_a_row
+from drivers.cuda.launches.norm_row import HELD, WARPS, held, warp_a_row
 
 TABLES = 3  # that one launch sums
-HELD = norm_row.HELD[:-1]  # with several tables in flight the widest build would spill
 CHECK_WARPS = 8  # of the one block that looks for ids outside a table
 
 TABLE_BITS = tuple(f"TABLE{number}" for number in range(TABLES))
@@ -31,7 +29,7 @@ def embed(op: str, *, rows: int, cols: int, storage: np.dtype[np.generic], wide:
     Raises ShapeError for more rows than a grid holds.
     """
     weights = WIDE["WEIGHT"] | WIDE["BIAS"]
-    count = held(cols, storage, HELD) if wide in (0, weights) else None
+    count = held(cols, storage) if wide in (0, weights) else None
     kernel = "embed_plain" if count is None else f"embed_held_{count}"
     return warp_a_row(kernel, op, rows)
 

@@ -12,12 +12,12 @@ HELD = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pieces of VECTOR_BYTES that a lane holds in registers, a build each."""
 
 
-def held(cols: int, storage: np.dtype[np.generic], builds: tuple[int, ...] = HELD) -> int | None:
+def held(cols: int, storage: np.dtype[np.generic]) -> int | None:
     """The narrowest build that holds a row; None where it has no whole pieces, or too many."""
     pieces, over = divmod(cols * storage.itemsize, VECTOR_BYTES)
     if over:
         return None
-    return next((count for count in builds if pieces <= count * LANES), None)
+    return next((count for count in HELD if pieces <= count * LANES), None)
 
 
 def warp_a_row(kernel: str, op: str, rows: int) -> Launch:
