@@ -71,11 +71,11 @@ __device__ inline void pool_slice(float* out, int out_cols, const STORAGE* x, in
     extern __shared__ float gathered[];  // (WARPS, SLICE), then the weights' sums, (WARPS,)
     float* totals = gathered + WARPS * SLICE;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    constexpr float NOTHING = LARGEST ? -INFINITY : 0.0f;
+    const float nothing = LARGEST ? -INFINITY : 0.0f;
 
     float kept[VECTOR], total = 0.0f;
 #pragma unroll
-    for (int j = 0; j < VECTOR; j++) kept[j] = NOTHING;
+    for (int j = 0; j < VECTOR; j++) kept[j] = nothing;
     const bool pieces = width % VECTOR == 0 && on_vectors(x);
     if (pieces)
         gather<LARGEST, true>(kept, total, x, tokens, width, first_col, weight);
@@ -93,7 +93,7 @@ __device__ inline void pool_slice(float* out, int out_cols, const STORAGE* x, in
     for (int w = 0; w < WARPS; w++) total += totals[w];
     const float divisor = LARGEST || total == 0.0f ? 1.0f : root ? sqrtf(total) : total;
     for (int c = threadIdx.x; c < SLICE && first_col + c < out_cols; c += WARPS * LANES) {
-        float y = NOTHING;
+        float y = nothing;
         for (int w = 0; w < WARPS; w++) y = joined<LARGEST>(y, gathered[w * SLICE + c]);
         out[first_col + c] = LARGEST && total == 0.0f ? 0.0f : y / divisor;
     }
