@@ -1,6 +1,33 @@
 // Rows of tables by id. Built with WARPS, CHECK_WARPS and the bits of `wide` of
 // drivers/cuda/launches/lookups.py.
 
+// The first id that is no row of a table of `size` rows: found = (its place, the id), (-1, 0) where
+// all are.
+//
+//   found   (2,)       int64
+//   ids     (count,)   int32
+//
+//   grid    (1)
+//   block   (32 * CHECK_WARPS): a thread has every 32 * CHECK_WARPS-th id
+//   shared  the place that each warp found, (CHECK_WARPS,) size_t
+extern "C" __global__ void __launch_bounds__(CHECK_WARPS * LANES) first_outside(
+    long long* found, const int* ids, long long count, int size) {
+    extern __shared__ size_t places[];
+    const size_t none = count;
+    size_t first = none;
+    for (size_t i = threadIdx.x; i < none && first == none; i += CHECK_WARPS * LANES)
+        if (ids[i] < 0 || ids[i] >= size) first = i;
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        first = min(first, __shfl_xor_sync(ALL_LANES, first, offset));
+    if (threadIdx.x % LANES == 0) places[threadIdx.x / LANES] = first;
+    __syncthreads();  // every warp's place is there
+    if (threadIdx.x > 0) return;
+    for (int warp = 0; warp < CHECK_WARPS; warp++) first = min(first, places[warp]);
+    found[0] = first == none ? -1 : (long long)first;
+    found[1] = first == none ? 0 : ids[first];
+}
+
 // One of the tables that a row is summed from; without ids there is no such table.
 struct Lookup {
     const int* ids;     // (rows of out,)
@@ -143,30 +170,3 @@ EMBED(embed_held_6, 6)
 EMBED(embed_held_8, 8)
 EMBED(embed_held_12, 12)
 EMBED(embed_held_16, 16)
-
-// The first id that is no row of a table of `size` rows: found = (its place, the id), (-1, 0) where
-// all are.
-//
-//   found   (2,)       int64
-//   ids     (count,)   int32
-//
-//   grid    (1)
-//   block   (32 * CHECK_WARPS): a thread has every 32 * CHECK_WARPS-th id
-//   shared  the place that each warp found, (CHECK_WARPS,) size_t
-extern "C" __global__ void __launch_bounds__(CHECK_WARPS * LANES) first_outside(
-    long long* found, const int* ids, long long count, int size) {
-    extern __shared__ size_t places[];
-    const size_t none = count;
-    size_t first = none;
-    for (size_t i = threadIdx.x; i < none && first == none; i += CHECK_WARPS * LANES)
-        if (ids[i] < 0 || ids[i] >= size) first = i;
-#pragma unroll
-    for (int offset = LANES / 2; offset > 0; offset /= 2)
-        first = min(first, __shfl_xor_sync(ALL_LANES, first, offset));
-    if (threadIdx.x % LANES == 0) places[threadIdx.x / LANES] = first;
-    __syncthreads();  // every warp's place is there
-    if (threadIdx.x > 0) return;
-    for (int warp = 0; warp < CHECK_WARPS; warp++) first = min(first, places[warp]);
-    found[0] = first == none ? -1 : (long long)first;
-    found[1] = first == none ? 0 : ids[first];
-}
