@@ -1,4 +1,4 @@
-// Rows of tables by id. Built with WARPS, CHECK_WARPS and the bits of `wide` of
+// Rows of tables by id. Built with WARPS, CHECK_WARPS, TABLES (3) and the bits of `wide` of
 // drivers/cuda/launches/lookups.py.
 
 // The first id that is no row of a table of `size` rows: found = (its place, the id), (-1, 0) where
@@ -40,8 +40,6 @@ struct Lookup {
         return id < 0 || id >= size ? -1 : (long long)id * cols;
     }
 };
-
-constexpr int TABLES = 3;
 
 // out = norm(addend + table0[ids0] + table1[ids1] + table2[ids2]), row by row, with the norm of
 // kernels/norm_row.cuh, or the sum itself where there is no weight. A row with an id outside its

@@ -100,8 +100,8 @@ __device__ inline void pool_slice(float* out, int out_cols, const STORAGE* x, in
 }
 
 // Several modes side by side over unpadded tokens, the first skips[b] of sequence b left out; cut
-// to the first `dim` columns. The mode of blockIdx.y is the blockIdx.y-th number of MODE_BITS bits in
-// `modes`; its columns are those from (first_mode + blockIdx.y) * width on.
+// to the first `dim` columns. Mode y = blockIdx.y is the y-th number of MODE_BITS bits in `modes`; its
+// columns are those from (first_mode + y) * width on.
 //
 //   out          (B, dim)     float32
 //   x            (T, width)   STORAGE

@@ -7,7 +7,7 @@ import numpy as np
 from drivers.cuda.launch import LANES, Launch
 from drivers.cuda.launches.norm_row import HELD, WARPS, held, warp_a_row
 
-TABLES = 3  # that one launch sums
+TABLES = 3  # that one launch sums: as many as a batch has ids
 CHECK_WARPS = 8  # of the one block that looks for ids outside a table
 
 TABLE_BITS = tuple(f"TABLE{number}" for number in range(TABLES))
@@ -19,6 +19,7 @@ KERNELS = ("embed_plain", *(f"embed_held_{count}" for count in HELD), "first_out
 DEFINES = (
     f"WARPS={WARPS}",
     f"CHECK_WARPS={CHECK_WARPS}",
+    f"TABLES={TABLES}",
     *(f"WIDE_{name}={bit}" for name, bit in WIDE.items()),
 )
 
