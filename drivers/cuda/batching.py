@@ -12,7 +12,7 @@ from drivers.batches import batch_inputs
 from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launches import layout as launches
-from drivers.cuda.storage import storage_of, flagged, storage_of
+from drivers.cuda.storage import flagged, storage_of
 from drivers.dtypes import FLOAT32
 from drivers.types import BatchInputs, Encoding, lengths_of
 

@@ -9,7 +9,7 @@ from drivers.activations import require_activation
 from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launches import gates as launches
-from drivers.cuda.storage import storage_of, flagged, storage_of
+from drivers.cuda.storage import flagged, storage_of
 from drivers.types import Activation
 
 

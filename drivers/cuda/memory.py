@@ -12,7 +12,7 @@ from drivers.cuda.base import CudaOps
 from drivers.cuda.device import Array
 from drivers.cuda.launch import Launch
 from drivers.cuda.launches import memory as launches
-from drivers.cuda.storage import storage_of, storage_type
+from drivers.cuda.storage import require_storage, storage_type
 from drivers.dtypes import FLOAT32
 
 
@@ -28,7 +28,7 @@ class CudaMemory(CudaOps):
         return self._copy(x, self._new(x.shape, x.dtype))
 
     def cast(self, x: Array, dtype: DTypeLike, *, out: Array | None = None) -> Array:
-        storage_of("cast", x)
+        require_storage("cast", x)
         want = storage_type("cast", dtype)
         out = self._out("cast", out, x.shape, want, only=want)
         if x.dtype == want:

@@ -8,7 +8,7 @@ from drivers.cuda.device import Array, Device
 from drivers.cuda.elementwise import CudaElementwise
 from drivers.cuda.gates import CudaGates
 from drivers.cuda.matmul import Matmul, NoAlgorithm
-from drivers.cuda.storage import storage_of
+from drivers.cuda.storage import require_storage
 from drivers.dtypes import FLOAT32
 from drivers.types import Activation
 
@@ -32,7 +32,7 @@ class CudaProducts(CudaElementwise, CudaGates):
         self, a: Array, b: Array, *, transpose_b: bool = False, out: Array | None = None
     ) -> Array:
         shape = shapes.gemm("gemm", a.shape, b.shape, transpose_b)
-        storage_of("gemm", a, b)
+        require_storage("gemm", a, b)
         out = self._out("gemm", out, shape, a.dtype)
         self._product("gemm", a, b, out, transpose_b=transpose_b)
         return out
@@ -42,7 +42,7 @@ class CudaProducts(CudaElementwise, CudaGates):
     ) -> Array:
         op = "gemm_batched"
         shape = shapes.gemm_batched(op, a.shape, b.shape, transpose_b)
-        storage_of(op, a, b)
+        require_storage(op, a, b)
         out = self._out(op, out, shape, a.dtype)
         if out.size:
             # the rows of the groups that share one of b are one taller group
@@ -70,7 +70,7 @@ class CudaProducts(CudaElementwise, CudaGates):
         shape = self._require_layer(op, x, weight, bias)
         if residual is not None:
             shapes.require(op, "residual", residual.shape, shape)
-            storage_of(op, residual)
+            require_storage(op, residual)
         if act is not None:
             require_activation(op, act)
         out = self._new(shape, x.dtype)
@@ -130,10 +130,10 @@ class CudaProducts(CudaElementwise, CudaGates):
     ) -> tuple[int, ...]:
         """Shape (T, out) of a layer's product. Raises ShapeError and DtypeError."""
         shape = shapes.gemm(op, x.shape, weight.shape, transpose_b=True)
-        storage_of(op, x, weight)
+        require_storage(op, x, weight)
         if bias is not None:
             shapes.require(op, "bias", bias.shape, shape[1:])
-            storage_of(op, bias)
+            require_storage(op, bias)
         return shape
 
     def _product(

@@ -20,16 +20,20 @@ from drivers.errors import DtypeError
 NAMES = ", ".join(str(dtype) for dtype in STORAGE)
 
 
+def require_storage(op: str, *tensors: Array | None) -> None:
+    """Refuse tensors of another dtype than the storage types. Raises DtypeError."""
+    for x in tensors:
+        if x is not None and x.dtype not in STORAGE:
+            raise DtypeError(f"{op}: got dtype {x.dtype}, wanted one of {NAMES}")
+
+
 def storage_of(op: str, *tensors: Array | None) -> np.dtype[Any]:
     """The one storage type that the tensors have beside float32, or float32; None is no tensor.
 
     Raises DtypeError for a dtype that is no storage type, and for two of them beside each other.
     """
-    dtypes = {x.dtype for x in tensors if x is not None}
-    for dtype in dtypes:
-        if dtype not in STORAGE:
-            raise DtypeError(f"{op}: got dtype {dtype}, wanted one of {NAMES}")
-    narrow = dtypes - {FLOAT32}
+    require_storage(op, *tensors)
+    narrow = {x.dtype for x in tensors if x is not None} - {FLOAT32}
     if len(narrow) > 1:
         both = " and ".join(sorted(str(dtype) for dtype in narrow))
         raise DtypeError(f"{op}: got dtypes {both}, wanted one of them beside float32")

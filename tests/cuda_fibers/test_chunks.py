@@ -150,7 +150,7 @@ def test_a_flag_is_set_for_float32_alone():
 
 
 def test_what_is_no_storage_type_is_refused_by_name():
-    storage.storage_of("op", *tensors(np.float32, np.float16, BFLOAT16))
+    storage.require_storage("op", *tensors(np.float32, np.float16, BFLOAT16))
     have = "wanted one of float32, float16, bfloat16"
     for kind in (np.float64, np.int32):
         with pytest.raises(DtypeError, match=f"op: got dtype {np.dtype(kind)}, {have}"):

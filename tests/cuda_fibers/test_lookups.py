@@ -173,7 +173,7 @@ def test_refusals_come_before_any_launch(driver, rng):
         embed(driver, rows, tables, (weight[:7], bias))
     with pytest.raises(ShapeError, match=r"embed: bias has shape \(9,\), wanted \(8\)"):
         embed(driver, rows, tables, (weight, np.ones(9, np.float16)))
-    with pytest.raises(DtypeError, match="embed: got dtypes float16 and bfloat16, wanted one"):
+    with pytest.raises(DtypeError, match="embed: got dtypes bfloat16 and float16, wanted one"):
         embed(driver, rows, [tables[0], tables[1].astype(BFLOAT16)])
     with pytest.raises(DtypeError, match="embed: got dtype float64"):
         embed(driver, rows, tables, (weight.astype(np.float64), bias))

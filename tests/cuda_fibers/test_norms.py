@@ -156,7 +156,7 @@ def test_each_tensor_may_be_float32_beside_another_storage_type(driver, rng, nar
 def test_float16_beside_bfloat16_is_refused(driver, rng):
     x, _, weight, bias = case(rng, (3, 8), FLOAT16)
     other = weight.astype(BFLOAT16)
-    with pytest.raises(DtypeError, match="layer_norm: got dtypes float16 and bfloat16, wanted one"):
+    with pytest.raises(DtypeError, match="layer_norm: got dtypes bfloat16 and float16, wanted one"):
         driver.layer_norm(x, other, bias, eps=EPS)
     with pytest.raises(DtypeError, match="rms_norm: got dtypes bfloat16 and float16, wanted one"):
         driver.rms_norm(x, weight, eps=EPS, out=driver.device.new(x.shape, BFLOAT16))
