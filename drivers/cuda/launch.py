@@ -3,8 +3,8 @@
 A theme is a file of kernels, kernels/THEME.cu, and the arithmetic of its launches,
 launches/THEME.py: its KERNELS names the kernels, and its DEFINES are the constants that both need,
 as NAME=VALUE. Where it has PARTS, they name the files kernels/PART.cuh that its kernels are written
-with. The prelude and the parts are pasted before the source: a compiler's cache does not see what
-an include brings in.
+with, and where it has DTYPES, they are the storage types it is built for, otherwise all. The prelude
+and the parts are pasted before the source: a compiler's cache does not see what an include brings in.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ GRID_LIMIT = 65535  # blocks along y, and along z
 GRID_X_LIMIT = 2**31 - 1  # blocks along x
 THREADS_LIMIT = 1024  # of a block
 SHARED_BYTES_LIMIT = 48 * 1024  # what a block has without asking for more
+SHARED_BYTES_OPT_IN = 99 * 1024  # what it has on any device from sm_80 on if the kernel asks
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: the kernel, blocks and threads by axis, and the shared memory of a block."""
+    """One launch: the kernel, blocks and threads by axis, and the shared memory of a block.
+
+    Above SHARED_BYTES_LIMIT the device has to set the kernel's largest dynamic shared memory first.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -58,10 +62,11 @@ def build_of(theme: str, dtype: np.dtype[Any]) -> Build:
 
     Raises DtypeError for a storage type that the kernels lack.
     """
-    if dtype not in STORAGE:
-        have = ", ".join(str(known) for known in STORAGE)
-        raise DtypeError(f"cuda kernels: no storage type {dtype}, only {have}")
     launches = import_module(f"drivers.cuda.launches.{theme}")
+    dtypes = getattr(launches, "DTYPES", tuple(STORAGE))
+    if dtype not in dtypes:
+        have = ", ".join(str(known) for known in dtypes)
+        raise DtypeError(f"cuda kernels: no storage type {dtype} of {theme}, only {have}")
     parts = getattr(launches, "PARTS", ())
     names = ("prelude.cu", *(f"{part}.cuh" for part in parts), f"{theme}.cu")
     texts = [(KERNELS / name).read_text(encoding="utf-8") for name in names]

@@ -10,8 +10,16 @@
 //
 // Shared memory is full of NaN when a block starts. It ends at a page that may not be touched, as
 // the arrays of the tests' device do. A touched page, a collective that only some threads reach,
-// lanes in different collectives: each ends the launch with a message. There are no memory-model
-// effects, no tensor cores, no asynchronous copies. One launch at a time in a process.
+// lanes in different collectives: each ends the launch with a message.
+//
+// Modelled beside threads, barriers and shuffles, in tensor_cores.h: ldmatrix, mma.m16n8k16 and
+// cp.async. A product is summed in float32, one term after the other; the hardware's order is its
+// own. An asynchronous copy lands when its thread waits for it and not before, and until then its
+// target holds NaN: both a missing wait and a target that is still read show.
+//
+// Not modelled: what the memory model allows beyond an order of the threads, bank conflicts, blocks
+// that run at the same time, asynchronous copies by bulk (TMA), wgmma. One launch at a time in a
+// process.
 #pragma once
 
 #include <csetjmp>
@@ -42,7 +50,18 @@ constexpr size_t STACK_BYTES = 64 * 1024;
 
 enum Order { ASCENDING, DESCENDING, SHUFFLED, WARP_GREEDY, WARP_GREEDY_REVERSED };
 enum State { READY, AT_BARRIER, AT_COLLECTIVE, DONE };
-enum Collective { NONE, SYNCWARP, SHUFFLE };
+enum Collective { NONE, SYNCWARP, SHUFFLE, LOAD_MATRICES, LOAD_TRANSPOSED, MULTIPLY };
+
+struct Copy {
+    void* to;
+    const void* from;  // null: zeros
+    unsigned group;
+};
+struct Copies {  // asynchronous ones of a thread that have not landed
+    static constexpr unsigned LIMIT = 128;
+    unsigned started, groups;  // groups that were ended
+    Copy each[LIMIT];
+};
 
 struct Thread {
     State state;
@@ -51,6 +70,7 @@ struct Thread {
     jmp_buf resume;
     ucontext_t start;
     char* stack;
+    Copies copies;
 };
 
 struct Warp {
@@ -68,6 +88,7 @@ struct Machine {
     Warp warp[MAX_THREADS / LANES];
     Thread* running;
     char* shared;
+    size_t shared_bytes;
     jmp_buf scheduler;
     void (*kernel)(void* arguments);
     void* arguments;
@@ -138,8 +159,10 @@ inline void barrier() {
         if (machine.thread[i].state == AT_BARRIER) machine.thread[i].state = READY;
 }
 
-// Every lane of the warp offers a value; returns all of them once the last has come.
-inline const uint64_t* collect(Collective which, unsigned mask, uint64_t offered) {
+// Every lane of the warp offers a value; returns all of them once the last has come, which first
+// does with them what `finish` does for the whole warp.
+inline const uint64_t* collect(Collective which, unsigned mask, uint64_t offered,
+                               void (*finish)(const uint64_t* offered) = nullptr) {
     const unsigned number = thread_number(machine.running), lane = number % LANES;
     Warp& warp = machine.warp[number / LANES];
     if (mask != ~0u) stop("leaves lanes out of a warp operation");
@@ -151,6 +174,8 @@ inline const uint64_t* collect(Collective which, unsigned mask, uint64_t offered
         wait(AT_COLLECTIVE);
         return values;
     }
+    if (finish && warp.lanes < LANES) stop("is of a warp that is not whole");
+    if (finish) finish(values);
     warp.arrived = 0;
     warp.round++;
     for (unsigned i = number - lane; i < number - lane + warp.lanes; i++)
@@ -222,6 +247,7 @@ inline void set_up_block(size_t shared_bytes) {
         Thread& t = machine.thread[i];
         t.state = READY;
         t.started = false;
+        t.copies.started = t.copies.groups = 0;
         t.index = {i % machine.block.x, i / machine.block.x % machine.block.y,
                    i / (machine.block.x * machine.block.y)};
         getcontext(&t.start);
@@ -243,6 +269,7 @@ inline const char* launch(const unsigned grid[3], const unsigned block[3], size_
     machine.message[0] = 0;
     if (machine.threads < 1 || machine.threads > MAX_THREADS) return "wanted 1 to 1024 threads";
     machine.shared = guarded(shared_bytes);
+    machine.shared_bytes = shared_bytes;
     for (unsigned i = 0; i < machine.threads; i++)
         if (!machine.thread[i].stack) machine.thread[i].stack = guarded(STACK_BYTES);
 
