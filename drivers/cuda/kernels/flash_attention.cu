@@ -1,0 +1,275 @@
+
+// Unpadded multi-head attention on tensor cores, for 16-bit storage types and heads of 32, 64, 96,
+// 128 and 256. Built with WARPS_D and KEYS_D for each head size D of
+// drivers/cuda/launches/flash_attention.py.
+
+static_assert(sizeof(STORAGE) == 2, "tensor cores take 16-bit storage types");
+
+constexpr int ROWS_PER_WARP = 16;  // those of an mma
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Values from one row of a tile to the next: 16 bytes more than a row holds, so that eight rows that
+// are loaded together lie in different banks.
+template <int DIM>
+constexpr int STRIDE = DIM + 8;
+
+// Starts to copy rows [first, first + KEYS) of one head to shared memory: zeros from row `end` on,
+// which may be another sequence's. Row `first` exists. All threads of the block take part.
+template <int DIM, int KEYS, int THREADS>
+__device__ inline void copy_rows(STORAGE* to, const STORAGE* from, int row_stride, int first, int end) {
+    constexpr int PER_ROW = DIM % 64 == 0 ? 8 : 4;  // threads side by side, 16 bytes each
+    constexpr int ROWS = THREADS / PER_ROW;
+    const int dim = threadIdx.x % PER_ROW * 8;
+#pragma unroll
+    for (int i = 0; i < KEYS; i += ROWS) {
+        const int row = i + threadIdx.x / PER_ROW;
+        const bool exists = first + row < end;
+        const STORAGE* source = from + (size_t)(exists ? first + row : first) * row_stride + dim;
+#pragma unroll
+        for (int j = 0; j < DIM; j += PER_ROW * 8)
+            copy_16_bytes(to + row * STRIDE<DIM> + dim + j, source + j, exists);
+    }
+}
+
+// The 16 query rows of a warp as fragments, straight from device memory: zeros behind the sequence.
+// `q` is its row 0 of this head.
+template <int DIM>
+__device__ inline void load_queries(unsigned (&queries)[DIM / 16][4], const STORAGE* q,
+                                    int row_stride, int first_row, int length) {
+    const int lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = first_row + lane / 4 + i % 2 * 8;
+            const int dim = step * 16 + i / 2 * 8 + lane % 4 * 2;
+            const STORAGE* source = q + (size_t)row * row_stride + dim;
+            queries[step][i] = row < length ? *(const unsigned*)source : 0;
+        }
+}
+
+// scores[n] = q . k for the warp's 16 queries and keys 8 n .. 8 n + 7 of the tile.
+template <int DIM, int KEYS>
+__device__ inline void score_keys(float (&scores)[KEYS / 8][4], const unsigned (&queries)[DIM / 16][4],
+                                  const STORAGE* keys) {
+    const int lane = threadIdx.x % LANES;
+    const STORAGE* row = keys + (lane / 16 * 8 + lane % 8) * STRIDE<DIM> + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n += 2) {
+            unsigned k[4];  // keys 8 n .. 8 n + 15, dimensions 16 step .. 16 step + 15
+            load_matrices(k, row + n * 8 * STRIDE<DIM> + step * 16);
+            multiply_add<STORAGE>(scores[n], queries[step], k[0], k[1]);
+            multiply_add<STORAGE>(scores[n + 1], queries[step], k[2], k[3]);
+        }
+}
+
+// context += weights v, the weights rounded to the storage type.
+template <int DIM, int KEYS>
+__device__ inline void add_values(float (&context)[DIM / 8][4], const float (&weights)[KEYS / 8][4],
+                                  const STORAGE* values) {
+    const int lane = threadIdx.x % LANES;
+    const STORAGE* row = values + lane % 16 * STRIDE<DIM> + lane / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n += 2) {
+        const unsigned w[4] = {pack<STORAGE>(weights[n][0], weights[n][1]),
+                               pack<STORAGE>(weights[n][2], weights[n][3]),
+                               pack<STORAGE>(weights[n + 1][0], weights[n + 1][1]),
+                               pack<STORAGE>(weights[n + 1][2], weights[n + 1][3])};
+#pragma unroll
+        for (int m = 0; m < DIM / 8; m += 2) {
+            unsigned v[4];  // keys 8 n .. 8 n + 15, dimensions 8 m .. 8 m + 15
+            load_matrices_transposed(v, row + n * 8 * STRIDE<DIM> + m * 8);
+            multiply_add<STORAGE>(context[m], w, v[0], v[1]);
+            multiply_add<STORAGE>(context[m + 1], w, v[2], v[3]);
+        }
+    }
+}
+
+// Over the four lanes that share the rows of a fragment.
+__device__ inline float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+__device__ inline float row_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// out[t, n] = sum_j w[j] v[j, m],   w = softmax_j(q[t, n] . k[j, m] * scale + bias),
+// m = n * KV / N, over the keys j of t's own sequence that lie within the window,
+// i - window_left <= j <= i + window_right, i and j counted from the sequence's start; zeros where
+// every score is -inf. Scores, softmax and sums are float32, by powers of 2; weights are rounded to
+// the storage type for their product with v. Tiles of keys pass by twice buffered; with each, what
+// was summed so far is rescaled to the largest score so far (Milakov and Gimelshein 2018; the split
+// among warps as in Dao 2023). Whatever lies in other sequences leaves no trace; NaN at a key of the
+// own sequence may reach queries whose window it is not in.
+//
+//   out            (T, N * D)             STORAGE
+//   qk             (T, qk_heads * D)      STORAGE, rows that begin with q (N, D) and k (KV, D)
+//   qkv            (T, (N + 2 KV) * D)    STORAGE, v the last KV heads. `qk` may be `qkv`
+//   cu_seqlens     (B + 1,)               int32, where each sequence starts among the T rows
+//   position_bias  (N, 2 P - 1)           float32, or null: entry j - i + P - 1 of head n is added
+//   S = max_seq, the longest sequence, P = positions >= S; a negative window has no limit. The rows
+//   of qk and qkv start on boundaries of 16 bytes.
+//
+//   grid    (B * N * ceil(S / (16 * WARPS))): the query tiles of a head side by side, last one
+//           first, which sees most keys where attention is causal; then the heads of a sequence
+//   block   (32 * WARPS): a warp owns 16 query rows
+//   shared  STORAGE two buffers of keys (KEYS, D + 8) and values (KEYS, D + 8)
+template <int DIM, int WARPS, int KEYS>
+__device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const STORAGE* qkv,
+                                       const int* cu_seqlens, const float* position_bias,
+                                       int positions, int num_heads, int kv_heads, int qk_heads,
+                                       int max_seq, float scale, int window_left,
+                                       int window_right) {
+    extern __shared__ STORAGE shared_memory[];
+    constexpr int THREADS = WARPS * LANES;
+    constexpr int ROWS = WARPS * ROWS_PER_WARP;
+    constexpr int TILE = KEYS * STRIDE<DIM>;
+
+    const int row_tiles = (max_seq + ROWS - 1) / ROWS;
+    const int head = blockIdx.x / row_tiles % num_heads;
+    const int sequence = blockIdx.x / row_tiles / num_heads;
+    const int start = cu_seqlens[sequence];
+    const int length = cu_seqlens[sequence + 1] - start;
+    const int first_row = (row_tiles - 1 - (int)(blockIdx.x % row_tiles)) * ROWS;
+    if (first_row >= length) return;  // the whole block
+
+    const int qk_stride = qk_heads * DIM;
+    const int v_stride = (num_heads + 2 * kv_heads) * DIM;
+    const int kv_head = head * kv_heads / num_heads;
+    const STORAGE* q = qk + (size_t)start * qk_stride + head * DIM;
+    const STORAGE* k = qk + (size_t)start * qk_stride + (num_heads + kv_head) * DIM;
+    const STORAGE* v = qkv + (size_t)start * v_stride + (num_heads + kv_heads + kv_head) * DIM;
+    const float* bias =
+        position_bias ? position_bias + (size_t)head * (2 * positions - 1) + positions - 1 : nullptr;
+
+    // The keys that any row of this block sees; without a limit a window holds the sequence.
+    const int left = window_left < 0 ? length : min(window_left, length);
+    const int right = window_right < 0 ? length : min(window_right, length);
+    const int first_key = max(0, first_row - left);
+    const int end_key = min(length, min(first_row + ROWS, length) + right);
+
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const int warp_first = first_row + warp * ROWS_PER_WARP;
+    const int warp_last = warp_first + ROWS_PER_WARP - 1;
+    const int own_row = warp_first + lane / 4;  // and 8 rows further on
+
+    unsigned queries[DIM / 16][4];
+    float context[DIM / 8][4];
+    float peak[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
+    load_queries<DIM>(queries, q, qk_stride, warp_first, length);
+#pragma unroll
+    for (int m = 0; m < DIM / 8; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) context[m][i] = 0.0f;
+
+    // A buffer holds the keys and then the values of a tile: this tile's, and the next one's.
+    int buffer = 0;
+    copy_rows<DIM, KEYS, THREADS>(shared_memory, k, qk_stride, first_key, end_key);
+    copy_rows<DIM, KEYS, THREADS>(shared_memory + TILE, v, v_stride, first_key, end_key);
+    end_copy_group();
+    for (int tile = first_key; tile < end_key; tile += KEYS) {
+        wait_for_copies<0>();
+        __syncthreads();  // the tile is complete, and every warp is done with the one before
+        if (tile + KEYS < end_key) {
+            STORAGE* next = shared_memory + (1 - buffer) * 2 * TILE;
+            copy_rows<DIM, KEYS, THREADS>(next, k, qk_stride, tile + KEYS, end_key);
+            copy_rows<DIM, KEYS, THREADS>(next + TILE, v, v_stride, tile + KEYS, end_key);
+            end_copy_group();
+        }
+
+        // Which of the tile's keys the warp's rows see: none, some, or all of them.
+        const int last_key = tile + KEYS - 1;
+        const bool none = warp_first >= length || last_key < warp_first - left ||
+                          tile > warp_last + right;
+        const bool all = last_key < end_key && warp_last < length && tile >= warp_last - left &&
+                         last_key <= warp_first + right;
+        if (!none) {
+            const STORAGE* keys = shared_memory + buffer * 2 * TILE;
+            float scores[KEYS / 8][4];
+            score_keys<DIM, KEYS>(scores, queries, keys);
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) scores[n][i] *= scale * LOG2_E;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (bias || !all) {
+                    const int row = own_row + r * 8, first = tile + lane % 4 * 2;
+#pragma unroll
+                    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                        for (int i = 0; i < 2; i++) {
+                            const int key = first + n * 8 + i, distance = key - row;
+                            const bool visible = row < length && key < end_key &&
+                                                 distance >= -left && distance <= right;
+                            float& score = scores[n][2 * r + i];
+                            if (!visible)
+                                score = -INFINITY;
+                            else if (bias)
+                                score += bias[distance] * LOG2_E;
+                        }
+                }
+                float highest = peak[r];
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+                    highest = fmaxf(highest, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
+                highest = row_max(highest);
+                const float shift = highest == -INFINITY ? 0.0f : highest;  // nothing seen yet
+                const float rescale = exp2_fast(peak[r] - shift);
+                peak[r] = highest;
+                total[r] *= rescale;
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int i = 2 * r; i < 2 * r + 2; i++) {
+                        scores[n][i] = exp2_fast(scores[n][i] - shift);  // the weight
+                        total[r] += scores[n][i];                        // of this lane's keys
+                    }
+#pragma unroll
+                for (int m = 0; m < DIM / 8; m++) {
+                    context[m][2 * r] *= rescale;
+                    context[m][2 * r + 1] *= rescale;
+                }
+            }
+            add_values<DIM, KEYS>(context, scores, keys + TILE);
+        }
+        buffer = 1 - buffer;
+    }
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = own_row + r * 8;
+        const float sum = row_sum(total[r]);
+        const float share = 1.0f / sum;
+        if (row >= length) continue;
+        STORAGE* to = out + ((size_t)(start + row) * num_heads + head) * DIM + lane % 4 * 2;
+#pragma unroll
+        for (int m = 0; m < DIM / 8; m++)
+            *(unsigned*)(to + m * 8) =
+                sum == 0.0f ? 0
+                            : pack<STORAGE>(context[m][2 * r] * share, context[m][2 * r + 1] * share);
+    }
+}
+
+#define FLASH_ATTENTION(DIM)                                                                      \
+    extern "C" __global__ void __launch_bounds__(WARPS_##DIM * LANES, 2) flash_attention_##DIM(   \
+        STORAGE* out, const STORAGE* qk, const STORAGE* qkv, const int* cu_seqlens,               \
+        const float* position_bias, int positions, int num_heads, int kv_heads, int qk_heads,     \
+        int max_seq, float scale, int window_left, int window_right) {                            \
+        flash_attention<DIM, WARPS_##DIM, KEYS_##DIM>(out, qk, qkv, cu_seqlens, position_bias,    \
+                                                      positions, num_heads, kv_heads, qk_heads,   \
+                                                      max_seq, scale, window_left, window_right); \
+    }
+FLASH_ATTENTION(32)
+FLASH_ATTENTION(64)
+FLASH_ATTENTION(96)
+FLASH_ATTENTION(128)
+FLASH_ATTENTION(256)
