@@ -1,4 +1,4 @@
-// Unpadded multi-head attention in plain arithmetic: any storage type, any head up to 128.
+// Unpadded multi-head attention in plain arithmetic: any storage type, any head up to 256.
 // Built with QUERY_ROWS and WARPS of drivers/cuda/launches/varlen_attention.py.
 
 constexpr int KEY_ROWS = LANES;  // a tile of keys: one a lane
@@ -23,20 +23,23 @@ __device__ inline void load_rows(float* to, int stride, const STORAGE* from, siz
 // to the largest score so far.
 //
 //   out            (T, N * D)             STORAGE
-//   qkv            (T, (N + 2 KV) * D)    STORAGE, q before k before v
+//   qk             (T, qk_heads * D)      STORAGE, rows that begin with q (N, D) and k (KV, D)
+//   qkv            (T, (N + 2 KV) * D)    STORAGE, v the last KV heads. `qk` may be `qkv`
 //   cu_seqlens     (B + 1,)               int32, where each sequence starts among the T rows
 //   position_bias  (N, 2 P - 1)           float32, or null: entry j - i + P - 1 of head n is added
-//   P = positions, D = head_dim <= WIDTH; a negative window has no limit
+//   P = positions, D = head_dim <= WIDTH, S = max_seq, the longest sequence; a negative window has
+//   no limit
 //
-//   grid    (ceil(S / QUERY_ROWS), N, B), S the longest sequence
+//   grid    (B * N * ceil(S / QUERY_ROWS)): the query tiles of a head side by side, then its heads
 //   block   (32 * WARPS): a warp owns every WARPS-th query row, a lane one key of the tile and
 //           then every 32nd dimension of the context
 //   shared  float32 queries (QUERY_ROWS, WIDTH), keys (32, WIDTH + 1), values (32, WIDTH),
 //           weights (QUERY_ROWS, 32). The odd stride of the keys spreads a column over all banks.
 template <int WIDTH>
-__device__ inline void varlen_attention(STORAGE* out, const STORAGE* qkv, const int* cu_seqlens,
-                                        const float* position_bias, int positions, int num_heads,
-                                        int kv_heads, int head_dim, float scale, int window_left,
+__device__ inline void varlen_attention(STORAGE* out, const STORAGE* qk, const STORAGE* qkv,
+                                        const int* cu_seqlens, const float* position_bias,
+                                        int positions, int num_heads, int kv_heads, int qk_heads,
+                                        int max_seq, int head_dim, float scale, int window_left,
                                         int window_right) {
     extern __shared__ float shared_memory[];
     constexpr int KEY_STRIDE = WIDTH + 1;
@@ -46,18 +49,21 @@ __device__ inline void varlen_attention(STORAGE* out, const STORAGE* qkv, const 
     float* values = keys + KEY_ROWS * KEY_STRIDE;
     float* weights = values + KEY_ROWS * WIDTH;
 
-    const int head = blockIdx.y, sequence = blockIdx.z;
+    const int row_tiles = (max_seq + QUERY_ROWS - 1) / QUERY_ROWS;
+    const int head = blockIdx.x / row_tiles % num_heads;
+    const int sequence = blockIdx.x / row_tiles / num_heads;
     const int start = cu_seqlens[sequence];
     const int length = cu_seqlens[sequence + 1] - start;
-    const int first_row = blockIdx.x * QUERY_ROWS;
+    const int first_row = blockIdx.x % row_tiles * QUERY_ROWS;
     if (first_row >= length) return;  // the whole block
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 
-    const size_t row_stride = (size_t)(num_heads + 2 * kv_heads) * head_dim;
+    const size_t qk_stride = (size_t)qk_heads * head_dim;
+    const size_t v_stride = (size_t)(num_heads + 2 * kv_heads) * head_dim;
     const int kv_head = head * kv_heads / num_heads;
-    const STORAGE* q = qkv + start * row_stride + (size_t)head * head_dim;
-    const STORAGE* k = qkv + start * row_stride + (size_t)(num_heads + kv_head) * head_dim;
-    const STORAGE* v = k + (size_t)kv_heads * head_dim;
+    const STORAGE* q = qk + start * qk_stride + (size_t)head * head_dim;
+    const STORAGE* k = qk + start * qk_stride + (size_t)(num_heads + kv_head) * head_dim;
+    const STORAGE* v = qkv + start * v_stride + (size_t)(num_heads + kv_heads + kv_head) * head_dim;
 
     // The keys that any row of this block sees.
     const int last_row = min(first_row + QUERY_ROWS, length) - 1;
@@ -73,10 +79,10 @@ __device__ inline void varlen_attention(STORAGE* out, const STORAGE* qkv, const 
         for (int c = 0; c < DIMS_PER_LANE; c++) context[r][c] = 0.0f;
     }
 
-    load_rows<WIDTH>(queries, WIDTH, q, row_stride, first_row, QUERY_ROWS, length, head_dim);
+    load_rows<WIDTH>(queries, WIDTH, q, qk_stride, first_row, QUERY_ROWS, length, head_dim);
     for (int tile = first_key; tile < end_key; tile += KEY_ROWS) {
-        load_rows<WIDTH>(keys, KEY_STRIDE, k, row_stride, tile, KEY_ROWS, end_key, head_dim);
-        load_rows<WIDTH>(values, WIDTH, v, row_stride, tile, KEY_ROWS, end_key, head_dim);
+        load_rows<WIDTH>(keys, KEY_STRIDE, k, qk_stride, tile, KEY_ROWS, end_key, head_dim);
+        load_rows<WIDTH>(values, WIDTH, v, v_stride, tile, KEY_ROWS, end_key, head_dim);
         __syncthreads();  // the tile is complete
 #pragma unroll
         for (int r = 0; r < ROWS_PER_WARP; r++) {
@@ -122,24 +128,27 @@ __device__ inline void varlen_attention(STORAGE* out, const STORAGE* qkv, const 
         const int row = first_row + r * WARPS + warp;
         if (row >= length) continue;
         const float sum = warp_sum(total[r]);
+        const float share = 1.0f / sum;
         STORAGE* to = out + ((size_t)(start + row) * num_heads + head) * head_dim;
 #pragma unroll
         for (int c = 0; c < DIMS_PER_LANE; c++) {
             const int d = c * LANES + lane;
-            if (d < head_dim) store(to + d, sum == 0.0f ? 0.0f : context[r][c] / sum);
+            if (d < head_dim) store(to + d, sum == 0.0f ? 0.0f : context[r][c] * share);
         }
     }
 }
 
-#define VARLEN_ATTENTION(WIDTH)                                                                  \
-    extern "C" __global__ void __launch_bounds__(WARPS * LANES) varlen_attention_##WIDTH(        \
-        STORAGE* out, const STORAGE* qkv, const int* cu_seqlens, const float* position_bias,     \
-        int positions, int num_heads, int kv_heads, int head_dim, float scale, int window_left,  \
-        int window_right) {                                                                      \
-        varlen_attention<WIDTH>(out, qkv, cu_seqlens, position_bias, positions, num_heads,       \
-                                kv_heads, head_dim, scale, window_left, window_right);           \
+#define VARLEN_ATTENTION(WIDTH)                                                                   \
+    extern "C" __global__ void __launch_bounds__(WARPS * LANES, 2) varlen_attention_##WIDTH(      \
+        STORAGE* out, const STORAGE* qk, const STORAGE* qkv, const int* cu_seqlens,               \
+        const float* position_bias, int positions, int num_heads, int kv_heads, int qk_heads,     \
+        int max_seq, int head_dim, float scale, int window_left, int window_right) {              \
+        varlen_attention<WIDTH>(out, qk, qkv, cu_seqlens, position_bias, positions, num_heads,    \
+                                kv_heads, qk_heads, max_seq, head_dim, scale, window_left,        \
+                                window_right);                                                    \
     }
 VARLEN_ATTENTION(32)
 VARLEN_ATTENTION(64)
 VARLEN_ATTENTION(96)
 VARLEN_ATTENTION(128)
+VARLEN_ATTENTION(256)

@@ -1,0 +1,130 @@
+"""Unpadded attention of the CUDA driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from drivers import dtypes, shapes
+from drivers.cuda.base import CudaOps
+from drivers.cuda.device import Array
+from drivers.cuda.launch import STORAGE
+from drivers.cuda.launches import flash_attention, heads, varlen_attention
+from drivers.errors import DtypeError
+from drivers.types import BatchInputs, QkNorm, Rope
+
+
+class CudaAttention(CudaOps):
+    """`drivers.protocol.Forward.attention` in one launch, or two with a rotation or a q/k norm.
+
+    Heads of `flash_attention.HEAD_DIMS` in float16 or bfloat16 run on tensor cores; other sizes up
+    to 256, and float32, in plain arithmetic (`varlen_attention`).
+    """
+
+    def attention(
+        self,
+        qkv: Array,
+        batch: BatchInputs[Array],
+        *,
+        num_heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        rope: Rope[Array] | None = None,
+        qk_norm: QkNorm[Array] | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        causal: bool = False,
+        position_bias: Array | None = None,
+    ) -> Array:
+        op, max_seq = "attention", batch.max_seq
+        shapes.flat_batch(op, qkv.shape, batch)
+        shapes.reach(op, window_left, window_right)
+        kv_heads, head_dim = shapes.qkv(op, qkv.shape, num_heads, kv_heads, head_dim)
+        if qkv.dtype not in STORAGE:
+            have = ", ".join(str(known) for known in STORAGE)
+            raise DtypeError(f"{op}: qkv has dtype {qkv.dtype}, wanted one of {have}")
+        scores = (batch.batch * num_heads, max_seq, max_seq)
+        bias_shape = None if position_bias is None else position_bias.shape
+        shapes.softmax(op, scores, (batch.batch, max_seq), num_heads, position_bias=bias_shape)
+        dtypes.require(op, "position_bias", position_bias, dtypes.FLOAT32)
+
+        qk, qk_heads = qkv, num_heads + 2 * kv_heads
+        if rope is not None or qk_norm is not None:
+            qk = self._norm_and_rotate(qkv, batch, num_heads, kv_heads, head_dim, rope, qk_norm)
+            qk_heads = num_heads + kv_heads
+        out = self._new((len(qkv), num_heads * head_dim), qkv.dtype)
+        if not len(qkv):
+            return out
+
+        sizes = {"batch": batch.batch, "max_seq": max_seq, "num_heads": num_heads}
+        positions = 0 if position_bias is None else (position_bias.shape[1] + 1) // 2
+        numbers = [positions, num_heads, kv_heads, qk_heads, max_seq]
+        theme = self._attention_theme(qkv.dtype, head_dim)
+        if theme == "flash_attention":
+            launch = flash_attention.flash_attention(head_dim=head_dim, **sizes)
+        else:
+            launch = varlen_attention.varlen_attention(head_dim=head_dim, **sizes)
+            numbers.append(head_dim)
+        self._launch(
+            theme,
+            qkv.dtype,
+            launch,
+            *(out, qk, qkv, batch.cu_seqlens, position_bias),
+            *map(np.int32, numbers),
+            np.float32(head_dim**-0.5 if scale is None else scale),
+            _limit(window_left, max_seq),
+            _limit(0 if causal else window_right, max_seq),
+        )
+        return out
+
+    def _attention_theme(self, dtype: np.dtype[Any], head_dim: int) -> str:
+        """Whose kernel attends: the dtype and the head size decide, nothing else."""
+        on_tensor_cores = dtype in flash_attention.DTYPES and head_dim in flash_attention.HEAD_DIMS
+        return "flash_attention" if on_tensor_cores else "varlen_attention"
+
+    def _norm_and_rotate(
+        self,
+        qkv: Array,
+        batch: BatchInputs[Array],
+        num_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        rope: Rope[Array] | None,
+        qk_norm: QkNorm[Array] | None,
+    ) -> Array:
+        """The heads of q and k, normed and rotated: (T, (N + 2 KV) D) -> (T, (N + KV) D)."""
+        q_weight = k_weight = cos = sin = None
+        eps = 0.0
+        tables = positions = pairs = 0
+        if qk_norm is not None:
+            q_weight, k_weight, eps = qk_norm.q_weight, qk_norm.k_weight, qk_norm.eps
+            for weight in (q_weight, k_weight):
+                shapes.require("rms_norm", "weight", weight.shape, (head_dim,))
+                dtypes.require("rms_norm", "weight", weight, qkv.dtype)
+        if rope is not None:
+            cos, sin = rope.cos, rope.sin
+            heads_shape = (batch.batch * num_heads, batch.max_seq, head_dim)
+            shapes.rope("apply_rope", heads_shape, cos.shape, sin.shape)
+            if len(cos.shape) == 3:
+                shapes.require("apply_rope", "cos", cos.shape, (batch.batch, None, None))
+            dtypes.require("apply_rope", "cos", cos, dtypes.FLOAT32)
+            dtypes.require("apply_rope", "sin", sin, dtypes.FLOAT32)
+            tables = batch.batch if len(cos.shape) == 3 else 1
+            positions, pairs = cos.shape[-2:]
+        out = self._new((len(qkv), (num_heads + kv_heads) * head_dim), qkv.dtype)
+        if not len(qkv):
+            return out
+        launch = heads.norm_and_rotate(tokens=len(qkv), head_dim=head_dim, pairs=pairs)
+        sizes = (batch.batch, tables, positions, pairs, num_heads, kv_heads, head_dim)
+        out_heads = num_heads + kv_heads
+        tensors = (out, qkv, q_weight, k_weight, cos, sin, batch.cu_seqlens)
+        numbers = [np.int32(n) for n in (*sizes, out_heads)]
+        self._launch("heads", qkv.dtype, launch, *tensors, *numbers, np.float32(eps))
+        return out
+
+
+def _limit(window: int | None, max_seq: int) -> np.int32:
+    """A window as the kernels take it: -1 for none, and none wider than a sequence."""
+    return np.int32(-1 if window is None else min(window, max_seq))
