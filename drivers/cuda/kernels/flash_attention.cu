@@ -1,6 +1,6 @@
 
 // Unpadded multi-head attention on tensor cores, for 16-bit storage types and heads of 32, 64, 96,
-// 128 and 256. Built with WARPS_D and KEYS_D for each head size D of
+// 128 and 256. Built with WARPS_D, KEYS_D and BLOCKS_D for each head size D of
 // drivers/cuda/launches/flash_attention.py.
 
 static_assert(sizeof(STORAGE) == 2, "tensor cores take 16-bit storage types");
@@ -8,15 +8,16 @@ static_assert(sizeof(STORAGE) == 2, "tensor cores take 16-bit storage types");
 constexpr int ROWS_PER_WARP = 16;  // those of an mma
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Values from one row of a tile to the next: 16 bytes more than a row holds, so that eight rows that
-// are loaded together lie in different banks.
+// Values from one row of a tile to the next: 16 bytes more than a row holds, so that the eight rows
+// of a matrix that is loaded lie in different banks.
 template <int DIM>
 constexpr int STRIDE = DIM + 8;
 
 // Starts to copy rows [first, first + KEYS) of one head to shared memory: zeros from row `end` on,
 // which may be another sequence's. Row `first` exists. All threads of the block take part.
 template <int DIM, int KEYS, int THREADS>
-__device__ inline void copy_rows(STORAGE* to, const STORAGE* from, int row_stride, int first, int end) {
+__device__ inline void copy_rows(STORAGE* to, const STORAGE* from, int row_stride, int first,
+                                 int end) {
     constexpr int PER_ROW = DIM % 64 == 0 ? 8 : 4;  // threads side by side, 16 bytes each
     constexpr int ROWS = THREADS / PER_ROW;
     const int dim = threadIdx.x % PER_ROW * 8;
@@ -50,8 +51,8 @@ __device__ inline void load_queries(unsigned (&queries)[DIM / 16][4], const STOR
 
 // scores[n] = q . k for the warp's 16 queries and keys 8 n .. 8 n + 7 of the tile.
 template <int DIM, int KEYS>
-__device__ inline void score_keys(float (&scores)[KEYS / 8][4], const unsigned (&queries)[DIM / 16][4],
-                                  const STORAGE* keys) {
+__device__ inline void score_keys(float (&scores)[KEYS / 8][4],
+                                  const unsigned (&queries)[DIM / 16][4], const STORAGE* keys) {
     const int lane = threadIdx.x % LANES;
     const STORAGE* row = keys + (lane / 16 * 8 + lane % 8) * STRIDE<DIM> + lane / 8 % 2 * 8;
 #pragma unroll
@@ -91,6 +92,23 @@ __device__ inline void add_values(float (&context)[DIM / 8][4], const float (&we
     }
 }
 
+// Row r of a lane's two: what is not visible scores -inf, and a bias that is not null is added to
+// the rest. Columns count from the lane's first key: [begin, end) are visible.
+template <int KEYS>
+__device__ inline void hide_keys(float (&scores)[KEYS / 8][4], int r, int begin, int end,
+                                 const float* bias) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int column = n * 8 + i;
+            if (column < begin || column >= end)
+                scores[n][2 * r + i] = -INFINITY;
+            else if (bias)
+                scores[n][2 * r + i] += bias[column] * LOG2_E;
+        }
+}
+
 // Over the four lanes that share the rows of a fragment.
 __device__ inline float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
@@ -101,14 +119,42 @@ __device__ inline float row_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
+// Row r of a lane's two: scores become weights, 2^(score - peak) with the largest score so far as
+// the peak, and what was summed under an older peak is rescaled. `total` sums this lane's weights.
+template <int DIM, int KEYS>
+__device__ inline void weigh_keys(float (&scores)[KEYS / 8][4], float (&context)[DIM / 8][4], int r,
+                                  float& peak, float& total) {
+    float highest = peak;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+        highest = fmaxf(highest, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
+    highest = row_max(highest);
+    const float shift = highest == -INFINITY ? 0.0f : highest;  // nothing seen yet
+    const float rescale = exp2_fast(peak - shift);
+    peak = highest;
+    total *= rescale;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 2 * r; i < 2 * r + 2; i++) {
+            scores[n][i] = exp2_fast(scores[n][i] - shift);
+            total += scores[n][i];
+        }
+#pragma unroll
+    for (int m = 0; m < DIM / 8; m++) {
+        context[m][2 * r] *= rescale;
+        context[m][2 * r + 1] *= rescale;
+    }
+}
+
 // out[t, n] = sum_j w[j] v[j, m],   w = softmax_j(q[t, n] . k[j, m] * scale + bias),
 // m = n * KV / N, over the keys j of t's own sequence that lie within the window,
 // i - window_left <= j <= i + window_right, i and j counted from the sequence's start; zeros where
 // every score is -inf. Scores, softmax and sums are float32, by powers of 2; weights are rounded to
 // the storage type for their product with v. Tiles of keys pass by twice buffered; with each, what
 // was summed so far is rescaled to the largest score so far (Milakov and Gimelshein 2018; the split
-// among warps as in Dao 2023). Whatever lies in other sequences leaves no trace; NaN at a key of the
-// own sequence may reach queries whose window it is not in.
+// among warps as in Dao 2023). Other sequences leave no trace. NaN in a value of the own sequence
+// may reach queries whose window it is not in.
 //
 //   out            (T, N * D)             STORAGE
 //   qk             (T, qk_heads * D)      STORAGE, rows that begin with q (N, D) and k (KV, D)
@@ -147,8 +193,8 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
     const STORAGE* q = qk + (size_t)start * qk_stride + head * DIM;
     const STORAGE* k = qk + (size_t)start * qk_stride + (num_heads + kv_head) * DIM;
     const STORAGE* v = qkv + (size_t)start * v_stride + (num_heads + kv_heads + kv_head) * DIM;
-    const float* bias =
-        position_bias ? position_bias + (size_t)head * (2 * positions - 1) + positions - 1 : nullptr;
+    const size_t bias_start = (size_t)head * (2 * positions - 1) + positions - 1;
+    const float* bias = position_bias ? position_bias + bias_start : nullptr;
 
     // The keys that any row of this block sees; without a limit a window holds the sequence.
     const int left = window_left < 0 ? length : min(window_left, length);
@@ -161,6 +207,12 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
     const int warp_last = warp_first + ROWS_PER_WARP - 1;
     const int own_row = warp_first + lane / 4;  // and 8 rows further on
 
+    // A buffer holds the keys and then the values of a tile: this tile's, and the next one's.
+    int buffer = 0;
+    copy_rows<DIM, KEYS, THREADS>(shared_memory, k, qk_stride, first_key, end_key);
+    copy_rows<DIM, KEYS, THREADS>(shared_memory + TILE, v, v_stride, first_key, end_key);
+    end_copy_group();
+
     unsigned queries[DIM / 16][4];
     float context[DIM / 8][4];
     float peak[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
@@ -170,11 +222,6 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
 #pragma unroll
         for (int i = 0; i < 4; i++) context[m][i] = 0.0f;
 
-    // A buffer holds the keys and then the values of a tile: this tile's, and the next one's.
-    int buffer = 0;
-    copy_rows<DIM, KEYS, THREADS>(shared_memory, k, qk_stride, first_key, end_key);
-    copy_rows<DIM, KEYS, THREADS>(shared_memory + TILE, v, v_stride, first_key, end_key);
-    end_copy_group();
     for (int tile = first_key; tile < end_key; tile += KEYS) {
         wait_for_copies<0>();
         __syncthreads();  // the tile is complete, and every warp is done with the one before
@@ -189,7 +236,7 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
         const int last_key = tile + KEYS - 1;
         const bool none = warp_first >= length || last_key < warp_first - left ||
                           tile > warp_last + right;
-        const bool all = last_key < end_key && warp_last < length && tile >= warp_last - left &&
+        const bool all = last_key < end_key && tile >= warp_last - left &&
                          last_key <= warp_first + right;
         if (!none) {
             const STORAGE* keys = shared_memory + buffer * 2 * TILE;
@@ -203,41 +250,11 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
             for (int r = 0; r < 2; r++) {
                 if (bias || !all) {
                     const int row = own_row + r * 8, first = tile + lane % 4 * 2;
-#pragma unroll
-                    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                        for (int i = 0; i < 2; i++) {
-                            const int key = first + n * 8 + i, distance = key - row;
-                            const bool visible = row < length && key < end_key &&
-                                                 distance >= -left && distance <= right;
-                            float& score = scores[n][2 * r + i];
-                            if (!visible)
-                                score = -INFINITY;
-                            else if (bias)
-                                score += bias[distance] * LOG2_E;
-                        }
+                    const int begin = row - left, end = min(end_key, row + right + 1);
+                    hide_keys<KEYS>(scores, r, begin - first, row < length ? end - first : 0,
+                                    bias ? bias + (first - row) : nullptr);
                 }
-                float highest = peak[r];
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-                    highest = fmaxf(highest, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
-                highest = row_max(highest);
-                const float shift = highest == -INFINITY ? 0.0f : highest;  // nothing seen yet
-                const float rescale = exp2_fast(peak[r] - shift);
-                peak[r] = highest;
-                total[r] *= rescale;
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                    for (int i = 2 * r; i < 2 * r + 2; i++) {
-                        scores[n][i] = exp2_fast(scores[n][i] - shift);  // the weight
-                        total[r] += scores[n][i];                        // of this lane's keys
-                    }
-#pragma unroll
-                for (int m = 0; m < DIM / 8; m++) {
-                    context[m][2 * r] *= rescale;
-                    context[m][2 * r + 1] *= rescale;
-                }
+                weigh_keys<DIM, KEYS>(scores, context, r, peak[r], total[r]);
             }
             add_values<DIM, KEYS>(context, scores, keys + TILE);
         }
@@ -252,21 +269,22 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
         if (row >= length) continue;
         STORAGE* to = out + ((size_t)(start + row) * num_heads + head) * DIM + lane % 4 * 2;
 #pragma unroll
-        for (int m = 0; m < DIM / 8; m++)
-            *(unsigned*)(to + m * 8) =
-                sum == 0.0f ? 0
-                            : pack<STORAGE>(context[m][2 * r] * share, context[m][2 * r + 1] * share);
+        for (int m = 0; m < DIM / 8; m++) {
+            const float first = context[m][2 * r] * share, second = context[m][2 * r + 1] * share;
+            *(unsigned*)(to + m * 8) = sum == 0.0f ? 0 : pack<STORAGE>(first, second);
+        }
     }
 }
 
-#define FLASH_ATTENTION(DIM)                                                                      \
-    extern "C" __global__ void __launch_bounds__(WARPS_##DIM * LANES, 2) flash_attention_##DIM(   \
-        STORAGE* out, const STORAGE* qk, const STORAGE* qkv, const int* cu_seqlens,               \
-        const float* position_bias, int positions, int num_heads, int kv_heads, int qk_heads,     \
-        int max_seq, float scale, int window_left, int window_right) {                            \
-        flash_attention<DIM, WARPS_##DIM, KEYS_##DIM>(out, qk, qkv, cu_seqlens, position_bias,    \
-                                                      positions, num_heads, kv_heads, qk_heads,   \
-                                                      max_seq, scale, window_left, window_right); \
+#define FLASH_ATTENTION(DIM)                                                                     \
+    extern "C" __global__ void __launch_bounds__(WARPS_##DIM * LANES, BLOCKS_##DIM)              \
+        flash_attention_##DIM(STORAGE* out, const STORAGE* qk, const STORAGE* qkv,               \
+                              const int* cu_seqlens, const float* position_bias, int positions,  \
+                              int num_heads, int kv_heads, int qk_heads, int max_seq,            \
+                              float scale, int window_left, int window_right) {                  \
+        flash_attention<DIM, WARPS_##DIM, KEYS_##DIM>(                                           \
+            out, qk, qkv, cu_seqlens, position_bias, positions, num_heads, kv_heads, qk_heads,   \
+            max_seq, scale, window_left, window_right);                                          \
     }
 FLASH_ATTENTION(32)
 FLASH_ATTENTION(64)

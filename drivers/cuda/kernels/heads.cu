@@ -82,9 +82,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_and_rotate_any(PARAME
     }
 }
 
-// A head of D dimensions, a multiple of 16, that is rotated whole or not at all: the lane at place p
-// of the GROUP of a head, D / 16 <= GROUP, owns dimensions 8 p .. 8 p + 7 and those D / 2 further on.
-// Rows start on boundaries of 16 bytes.
+// A head of D dimensions, a multiple of 16, that is rotated whole or not at all: the lane at place
+// p of the GROUP of a head, D / 16 <= GROUP, owns dimensions 8 p .. 8 p + 7 and those D / 2 further
+// on. Rows start on boundaries of 16 bytes.
 template <int GROUP>
 __device__ inline void norm_and_rotate(PARAMETERS) {
     const int group = threadIdx.x / GROUP, place = threadIdx.x % GROUP;

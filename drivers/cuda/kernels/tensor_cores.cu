@@ -2,8 +2,8 @@
 // later. Each function here has a twin in tests/cuda_fibers/include/tensor_cores.h.
 //
 // Fragments of mma.m16n8k16, where lane = 4 g + t (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
-//   a  (16, 16)  a[0] row g, columns 2 t and 2 t + 1; a[1] row g + 8; a[2], a[3] as these, 8 columns
-//                further on
+//   a  (16, 16)  a[0] row g, columns 2 t and 2 t + 1; a[1] row g + 8; a[2], a[3] as these, but 8
+//                columns further on
 //   b  (16, 8)   b0 rows 2 t and 2 t + 1 of column g; b1 8 rows further on
 //   c  (16, 8)   c[0], c[1] row g, columns 2 t and 2 t + 1; c[2], c[3] row g + 8
 // Two 16-bit values share a register, the first in the lower half.
@@ -12,9 +12,9 @@ __device__ inline unsigned shared_address(const void* p) {
     return (unsigned)__cvta_generic_to_shared(p);
 }
 
-// Four 8 x 8 matrices of 16-bit values from shared memory: the lanes 8 m .. 8 m + 7 of the warp name
-// the rows of matrix m, each 16 bytes on a boundary of 16 bytes. Lane 4 g + t gets row g, columns
-// 2 t and 2 t + 1 of matrix m in to[m].
+// Four 8 x 8 matrices of 16-bit values from shared memory: the lanes 8 m .. 8 m + 7 of the warp
+// name the rows of matrix m, each 16 bytes on a boundary of 16 bytes. Lane 4 g + t gets row g,
+// columns 2 t and 2 t + 1 of matrix m in to[m].
 __device__ inline void load_matrices(unsigned (&to)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from drivers.cuda.launch import GRID_X_LIMIT, LANES, Launch, blocks_for, require_blocks
 from drivers.dtypes import BFLOAT16, FLOAT16
 from drivers.errors import ShapeError
@@ -9,15 +11,39 @@ from drivers.errors import ShapeError
 PRELUDES = ("tensor_cores",)
 DTYPES = (FLOAT16, BFLOAT16)
 ROWS_PER_WARP = 16  # query rows
-TILES = {32: (8, 64), 64: (8, 64), 96: (4, 64), 128: (4, 64), 256: (4, 32)}
-"""Warps of a block and keys of a tile, by head size: what registers and shared memory hold."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's work: its warps, the keys of a tile, and how many blocks share a multiprocessor.
+
+    The last bounds the registers of a thread; no build spills any.
+    """
+
+    warps: int
+    keys: int
+    blocks: int
+
+
+TILES = {
+    32: Tile(warps=8, keys=64, blocks=2),
+    64: Tile(warps=4, keys=64, blocks=3),
+    96: Tile(warps=4, keys=64, blocks=2),
+    128: Tile(warps=4, keys=64, blocks=2),
+    256: Tile(warps=4, keys=16, blocks=2),
+}
+"""By head size."""
 
 HEAD_DIMS = tuple(TILES)
 KERNELS = tuple(f"flash_attention_{head_dim}" for head_dim in HEAD_DIMS)
 DEFINES = tuple(
     define
-    for head_dim, (warps, keys) in TILES.items()
-    for define in (f"WARPS_{head_dim}={warps}", f"KEYS_{head_dim}={keys}")
+    for head_dim, tile in TILES.items()
+    for define in (
+        f"WARPS_{head_dim}={tile.warps}",
+        f"KEYS_{head_dim}={tile.keys}",
+        f"BLOCKS_{head_dim}={tile.blocks}",
+    )
 )
 
 
@@ -29,12 +55,12 @@ def flash_attention(*, batch: int, max_seq: int, num_heads: int, head_dim: int) 
     if head_dim not in TILES:
         have = ", ".join(map(str, HEAD_DIMS))
         raise ShapeError(f"flash_attention: head_dim is {head_dim}, wanted one of {have}")
-    warps, keys = TILES[head_dim]
-    blocks = blocks_for(max_seq, ROWS_PER_WARP * warps) * num_heads * batch
+    tile = TILES[head_dim]
+    blocks = blocks_for(max_seq, ROWS_PER_WARP * tile.warps) * num_heads * batch
     require_blocks("flash_attention", "query tiles", blocks, GRID_X_LIMIT)
     return Launch(
         kernel=f"flash_attention_{head_dim}",
         grid=(blocks, 1, 1),
-        block=(LANES * warps, 1, 1),
-        shared_bytes=2 * 2 * keys * (head_dim + 8) * 2,
+        block=(LANES * tile.warps, 1, 1),
+        shared_bytes=2 * 2 * tile.keys * (head_dim + 8) * 2,
     )
