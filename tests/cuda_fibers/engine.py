@@ -63,8 +63,13 @@ class FiberModule:
 
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Where this process keeps what it compiled; gone when it ends."""
-    return tempfile.TemporaryDirectory(prefix="cuda_fibers_")
+    """Where this process keeps what it compiled, the engine first of all; gone when it ends."""
+    folder = tempfile.TemporaryDirectory(prefix="cuda_fibers_")
+    header = Path(folder.name) / "engine.h"
+    header.write_text("#include <fibers.h>\n", encoding="utf-8")
+    compiled = ["-x", "c++-header", str(header), "-o", f"{header}.gch"]
+    subprocess.run(["g++", *FLAGS, f"-I{INCLUDE}", *compiled], check=True)
+    return folder
 
 
 @functools.cache
@@ -77,7 +82,7 @@ def compile_kernels(build: Build) -> FiberModule:
     if "__shared__" in on_fibers:
         raise ValueError(f"wanted `extern __shared__ TYPE NAME[];` alone, found {found} of them")
     text = "\n".join(
-        ["#include <fibers.h>", on_fibers, *(f"FIBER_LAUNCH({name})" for name in build.kernels), ""]
+        ['#include "engine.h"', on_fibers, *(f"FIBER_LAUNCH({name})" for name in build.kernels), ""]
     )
     stem = hashlib.sha256(repr((text, build.defines)).encode()).hexdigest()[:16]
     program, library = (Path(_folder().name) / f"{stem}{end}" for end in (".cpp", ".so"))
