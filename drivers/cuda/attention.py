@@ -50,6 +50,13 @@ class CudaAttention(CudaOps):
         shapes.softmax(op, scores, (batch.batch, max_seq), num_heads, position_bias=bias_shape)
         dtypes.require(op, "position_bias", position_bias, dtypes.FLOAT32)
 
+        theme = self._attention_theme(qkv.dtype, head_dim)
+        sizes = {"batch": batch.batch, "max_seq": max_seq, "num_heads": num_heads}
+        if theme == "flash_attention":
+            launch = flash_attention.flash_attention(head_dim=head_dim, **sizes)
+        else:
+            launch = varlen_attention.varlen_attention(head_dim=head_dim, **sizes)
+
         qk, qk_heads = qkv, num_heads + 2 * kv_heads
         if rope is not None or qk_norm is not None:
             qk = self._norm_and_rotate(qkv, batch, num_heads, kv_heads, head_dim, rope, qk_norm)
@@ -57,22 +64,14 @@ class CudaAttention(CudaOps):
         out = self._new((len(qkv), num_heads * head_dim), qkv.dtype)
         if not len(qkv):
             return out
-
-        sizes = {"batch": batch.batch, "max_seq": max_seq, "num_heads": num_heads}
         positions = 0 if position_bias is None else (position_bias.shape[1] + 1) // 2
         numbers = [positions, num_heads, kv_heads, qk_heads, max_seq]
-        theme = self._attention_theme(qkv.dtype, head_dim)
-        if theme == "flash_attention":
-            launch = flash_attention.flash_attention(head_dim=head_dim, **sizes)
-        else:
-            launch = varlen_attention.varlen_attention(head_dim=head_dim, **sizes)
-            numbers.append(head_dim)
         self._launch(
             theme,
             qkv.dtype,
             launch,
             *(out, qk, qkv, batch.cu_seqlens, position_bias),
-            *map(np.int32, numbers),
+            *map(np.int32, numbers if theme == "flash_attention" else [*numbers, head_dim]),
             np.float32(head_dim**-0.5 if scale is None else scale),
             _limit(window_left, max_seq),
             _limit(0 if causal else window_right, max_seq),
