@@ -200,8 +200,9 @@ WRONG_ANSWERS = {
                                                   "tile >= warp_first - left", LEFT),
     "no mask where the last row sees the tile": ("last_key <= warp_first + right",
                                                  "last_key <= warp_last + right", RIGHT),
-    "last query row left out": ("if (row >= length) continue;", "if (row >= length - 1) continue;",
-                                {}),
+    "last query row left out": ("(total[r]), row < length", "(total[r]), row < length - 1", {}),
+    "neighbours exchange the wrong block": ("odd ? block[0] : block[1], 1",
+                                            "odd ? block[1] : block[0], 1", {}),
     "not scaled": ("*= scale * LOG2_E", "*= LOG2_E", {}),
     "scores to the base of e": ("*= scale * LOG2_E", "*= scale", {}),
     "bias to the base of e": ("bias[column] * LOG2_E", "bias[column]", BIAS),
@@ -228,7 +229,7 @@ ENDED = {
         "touches memory",
     ),
     "rows written past the last sequence": (
-        "if (row >= length) continue;", "", "touches memory",
+        "row_sum(total[r]), row < length", "row_sum(total[r]), true", "touches memory",
     ),
     "rows of the tile off their boundaries": ("STRIDE = DIM + 8", "STRIDE = DIM + 4", "boundary"),
     "a third buffer": (
@@ -258,13 +259,12 @@ def test_a_planted_mistake_shows_in_some_order(rng, name):
     edit, heads, qkv = mutant(rng, before, after)
     want = attend(qkv, LENGTHS, **heads, **options)
     bound = budget(qkv, want, heads, LENGTHS, options)
-    errors = [
-        oracle.max_difference(
-            run_attention(FiberDriver(order, edit), qkv, LENGTHS, **heads, **options), want
-        )
-        for order in UNFORGIVING
-    ]
-    assert not all(error <= 10 * bound for error in errors)
+
+    def shows(order):
+        got = run_attention(FiberDriver(order, edit), qkv, LENGTHS, **heads, **options)
+        return not oracle.max_difference(got, want) <= 10 * bound
+
+    assert any(map(shows, UNFORGIVING))
 
 
 @pytest.mark.parametrize("name", ENDED)

@@ -147,6 +147,32 @@ __device__ inline void weigh_keys(float (&scores)[KEYS / 8][4], float (&context)
     }
 }
 
+struct alignas(8) FourValues {
+    unsigned low, high;
+};
+
+// Row r of a lane's two, divided by its sum of weights, or zeros; all lanes of the warp take part.
+// Neighbours exchange what they hold of two blocks of 8 dimensions, so that four lanes write 32
+// bytes side by side.
+template <int DIM>
+__device__ inline void store_row(STORAGE* to, const float (&context)[DIM / 8][4], int r, float sum,
+                                 bool exists) {
+    const int lane = threadIdx.x % LANES, odd = lane % 2;
+    const float share = 1.0f / sum;
+#pragma unroll
+    for (int m = 0; m < DIM / 8; m += 2) {
+        unsigned block[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float* at = context[m + i] + 2 * r;
+            block[i] = sum == 0.0f ? 0 : pack<STORAGE>(at[0] * share, at[1] * share);
+        }
+        const unsigned got = __shfl_xor_sync(ALL_LANES, odd ? block[0] : block[1], 1);
+        const FourValues four = odd ? FourValues{got, block[1]} : FourValues{block[0], got};
+        if (exists) *(FourValues*)(to + (m + odd) * 8 + lane % 4 / 2 * 4) = four;
+    }
+}
+
 // out[t, n] = sum_j w[j] v[j, m],   w = softmax_j(q[t, n] . k[j, m] * scale + bias),
 // m = n * KV / N, over the keys j of t's own sequence that lie within the window,
 // i - window_left <= j <= i + window_right, i and j counted from the sequence's start; zeros where
@@ -162,7 +188,9 @@ __device__ inline void weigh_keys(float (&scores)[KEYS / 8][4], float (&context)
 //   cu_seqlens     (B + 1,)               int32, where each sequence starts among the T rows
 //   position_bias  (N, 2 P - 1)           float32, or null: entry j - i + P - 1 of head n is added
 //   S = max_seq, the longest sequence, P = positions >= S; a negative window has no limit. The rows
-//   of qk and qkv start on boundaries of 16 bytes.
+//   of qk and qkv start on boundaries of 16 bytes. Of device memory, q is read once and out written
+//   once; k and v are read once by each query tile of a head, which follow one another, so that all
+//   but the first find them in the cache.
 //
 //   grid    (B * N * ceil(S / (16 * WARPS))): the query tiles of a head side by side, last one
 //           first, which sees most keys where attention is causal; then the heads of a sequence
@@ -264,15 +292,8 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = own_row + r * 8;
-        const float sum = row_sum(total[r]);
-        const float share = 1.0f / sum;
-        if (row >= length) continue;
-        STORAGE* to = out + ((size_t)(start + row) * num_heads + head) * DIM + lane % 4 * 2;
-#pragma unroll
-        for (int m = 0; m < DIM / 8; m++) {
-            const float first = context[m][2 * r] * share, second = context[m][2 * r + 1] * share;
-            *(unsigned*)(to + m * 8) = sum == 0.0f ? 0 : pack<STORAGE>(first, second);
-        }
+        STORAGE* to = out + ((size_t)(start + row) * num_heads + head) * DIM;
+        store_row<DIM>(to, context, r, row_sum(total[r]), row < length);
     }
 }
 
