@@ -1,10 +1,15 @@
-"""The kernel passes the tests of attention's options that every driver passes."""
+"""The kernels pass the tests of attention's options that every driver passes."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from tests import oracle
 from tests.ops.test_attention_options import (  # noqa: F401
+    LENGTHS,
+    OPTIONS,
+    Case,
     test_a_poisoned_sequence_does_not_reach_its_batch_mates,
     test_a_row_attends_as_it_does_alone,
     test_any_combination_of_options_matches_oracle,
@@ -17,3 +22,12 @@ from tests.ops.test_attention_options import (  # noqa: F401
 )
 
 pytestmark = pytest.mark.usefixtures("the_kernel_ran")
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["rope", "partial rope", "rope by sequence", "qk norm", "all"])
+def test_normed_and_rotated_heads_go_to_the_tensor_cores(driver, rng, name, dim):
+    case = Case(rng, np.dtype(np.float16), LENGTHS, dim, **OPTIONS[name])
+    want = case.want()
+    assert oracle.max_error(driver, case.run(driver), want) <= case.budget(want)
+    assert driver.launches_total == 2
