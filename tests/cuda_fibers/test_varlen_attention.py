@@ -123,7 +123,7 @@ ENDED = {
 def mutant(rng, before, after):
     """The narrowest kernel with one place changed, and a case with grouped heads for it."""
     only = ("varlen_attention_32",)
-    edit = Edit("varlen_attention", before, after, until="VARLEN_ATTENTION(64)", only=only)
+    edit = Edit("varlen_attention", before, after, until="VARLEN_ATTENTION(64", only=only)
     heads = PLAIN | {"num_heads": 4}
     return edit, heads, case(rng, np.float32, heads)
 

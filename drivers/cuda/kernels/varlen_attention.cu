@@ -138,8 +138,9 @@ __device__ inline void varlen_attention(STORAGE* out, const STORAGE* qk, const S
     }
 }
 
-#define VARLEN_ATTENTION(WIDTH)                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * LANES, 2) varlen_attention_##WIDTH(      \
+// BLOCKS: how many of them share a multiprocessor, which bounds the registers of a thread.
+#define VARLEN_ATTENTION(WIDTH, BLOCKS)                                                           \
+    extern "C" __global__ void __launch_bounds__(WARPS * LANES, BLOCKS) varlen_attention_##WIDTH( \
         STORAGE* out, const STORAGE* qk, const STORAGE* qkv, const int* cu_seqlens,               \
         const float* position_bias, int positions, int num_heads, int kv_heads, int qk_heads,     \
         int max_seq, int head_dim, float scale, int window_left, int window_right) {              \
@@ -147,8 +148,8 @@ __device__ inline void varlen_attention(STORAGE* out, const STORAGE* qk, const S
                                 kv_heads, qk_heads, max_seq, head_dim, scale, window_left,        \
                                 window_right);                                                    \
     }
-VARLEN_ATTENTION(32)
-VARLEN_ATTENTION(64)
-VARLEN_ATTENTION(96)
-VARLEN_ATTENTION(128)
-VARLEN_ATTENTION(256)
+VARLEN_ATTENTION(32, 6)
+VARLEN_ATTENTION(64, 5)
+VARLEN_ATTENTION(96, 5)
+VARLEN_ATTENTION(128, 5)
+VARLEN_ATTENTION(256, 2)
