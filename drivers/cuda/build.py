@@ -21,11 +21,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from drivers.cache_folder import cubin_folder
-from drivers.cuda.launch import KERNELS, STORAGE, Build, build_of
+from drivers.cuda.launch import KERNELS, Build, build_of, storage_types
 from drivers.cuda.nvrtc import Compiled, nvrtc
 from drivers.errors import KernelCompileError
 
@@ -137,7 +136,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--arch", nargs="+", default=list(ARCHS), metavar="sm_90")
     parser.add_argument("--folder", type=Path, default=None, help="the cache folder if left out")
     given = parser.parse_args(words)
-    cases = list(product(themes(), STORAGE, given.arch))
+    builds = [(theme, dtype) for theme in themes() for dtype in storage_types(theme)]
+    cases = [(*build, arch) for build in builds for arch in given.arch]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cubins = pool.map(lambda case: cubin_of(build_of(*case[:2]), case[2], given.folder), cases)
         print(f"{'arch':6} {'storage':9} {'registers':>9} {'spilled':>7} {'shared':>6}  kernel")

@@ -3,8 +3,9 @@
 A theme is a file of kernels, kernels/THEME.cu, and the arithmetic of its launches,
 launches/THEME.py: its KERNELS names the kernels, and its DEFINES are the constants that both need,
 as NAME=VALUE. Where it has PARTS, they name the files kernels/PART.cuh that its kernels are written
-with, and where it has DTYPES, they are the storage types it is built for, otherwise all. The prelude
-and the parts are pasted before the source: a compiler's cache does not see what an include brings in.
+with, and where it has DTYPES, they are the storage types it is built for, otherwise all are. The
+prelude and the parts are pasted before the source: a compiler's cache does not see what an include
+brings in.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -57,15 +59,24 @@ class Build:
     defines: tuple[str, ...]
 
 
+def storage_types(theme: str) -> tuple[np.dtype[Any], ...]:
+    """Those that a theme is built for."""
+    dtypes: tuple[np.dtype[Any], ...] = getattr(_launches_of(theme), "DTYPES", tuple(STORAGE))
+    return dtypes
+
+
+def _launches_of(theme: str) -> ModuleType:
+    return import_module(f"drivers.cuda.launches.{theme}")
+
+
 def build_of(theme: str, dtype: np.dtype[Any]) -> Build:
     """A theme for a storage type.
 
     Raises DtypeError for a storage type that the kernels lack.
     """
-    launches = import_module(f"drivers.cuda.launches.{theme}")
-    dtypes = getattr(launches, "DTYPES", tuple(STORAGE))
-    if dtype not in dtypes:
-        have = ", ".join(str(known) for known in dtypes)
+    launches = _launches_of(theme)
+    if dtype not in storage_types(theme):
+        have = ", ".join(str(known) for known in storage_types(theme))
         raise DtypeError(f"cuda kernels: no storage type {dtype} of {theme}, only {have}")
     parts = getattr(launches, "PARTS", ())
     names = ("prelude.cu", *(f"{part}.cuh" for part in parts), f"{theme}.cu")

@@ -18,7 +18,7 @@ from drivers.cuda.launch import KERNELS, Build, Launch
 
 INCLUDE = Path(__file__).parent / "include"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing"]
-PTX = (KERNELS / "tensor_cores.cu").read_text(encoding="utf-8")  # include/tensor_cores.h its twin
+PTX = (KERNELS / "tensor_cores.cuh").read_text(encoding="utf-8")  # include/tensor_cores.h its twin
 SHARED = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 
 ORDERS = ("ascending", "descending", "shuffled", "warp_greedy", "warp_greedy_reversed")
@@ -77,7 +77,7 @@ def compile_kernels(build: Build) -> FiberModule:
     """The kernels of a build, compiled once in this process."""
     source = build.source.replace(PTX, "#include <tensor_cores.h>\n")
     if re.search(r"\basm\b", source):
-        raise ValueError("wanted inline PTX in tensor_cores.cu alone")
+        raise ValueError("wanted inline PTX in tensor_cores.cuh alone")
     on_fibers, found = SHARED.subn(r"\1* \2 = (\1*)fibers::machine.shared;", source)
     if "__shared__" in on_fibers:
         raise ValueError(f"wanted `extern __shared__ TYPE NAME[];` alone, found {found} of them")

@@ -1,4 +1,4 @@
-// A kernel for the tests of include/tensor_cores.h: every function of tensor_cores.cu once.
+// A kernel for the tests of include/tensor_cores.h: every function of tensor_cores.cuh once.
 //
 //   c        (16, 8)    float32   a b, and behind it (16, 8) the same from b as it is stored
 //   a        (16, 16)   STORAGE

@@ -119,6 +119,10 @@ def test_the_kernels_are_built_with_the_numbers_that_the_grid_is_made_of():
     assert launch.QUERY_ROWS % launch.WARPS == 0
     with pytest.raises(DtypeError, match="no storage type float64"):
         build_of("varlen_attention", np.dtype(np.float64))
+    with pytest.raises(
+        DtypeError, match="no storage type float32 of flash_attention, only float16"
+    ):
+        build_of("flash_attention", np.dtype(np.float32))
 
 
 def test_the_parts_of_a_theme_stand_between_the_prelude_and_its_kernels():
@@ -126,9 +130,3 @@ def test_the_parts_of_a_theme_stand_between_the_prelude_and_its_kernels():
     pieces = ["warp_sum(float x)", "load_vector(float", "struct HeldRow", "NORM(norm_plain, 0)"]
     assert sorted(pieces, key=build.source.index) == pieces
     assert "HeldRow" not in build_of("varlen_attention", np.dtype(np.float16)).source
-
-
-    with pytest.raises(
-        DtypeError, match="no storage type float32 of flash_attention, only float16"
-    ):
-        build_of("flash_attention", np.dtype(np.float32))

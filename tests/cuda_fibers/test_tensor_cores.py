@@ -128,5 +128,5 @@ def test_a_copy_of_what_does_not_exist_gives_zeros(exists):
 
 
 def test_inline_ptx_outside_of_its_one_file_is_refused():
-    with pytest.raises(ValueError, match="inline PTX in tensor_cores.cu alone"):
+    with pytest.raises(ValueError, match="inline PTX in tensor_cores.cuh alone"):
         compile_kernels(Build('asm("");', (), ()))

@@ -8,7 +8,7 @@ from drivers.cuda.launch import GRID_X_LIMIT, LANES, Launch, blocks_for, require
 from drivers.dtypes import BFLOAT16, FLOAT16
 from drivers.errors import ShapeError
 
-PRELUDES = ("tensor_cores",)
+PARTS = ("tensor_cores",)
 DTYPES = (FLOAT16, BFLOAT16)
 ROWS_PER_WARP = 16  # query rows
 

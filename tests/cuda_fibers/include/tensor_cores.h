@@ -1,4 +1,4 @@
-// The twin of drivers/cuda/kernels/tensor_cores.cu: the same functions, in the meaning that the PTX
+// The twin of drivers/cuda/kernels/tensor_cores.cuh: the same functions, in the meaning that the PTX
 // manual gives the instructions. What they are for is said there.
 #pragma once
 
