@@ -75,6 +75,22 @@ RAYVEC_INLINE void multiply_step(Factors& at) {
     at.ahead += AHEAD_LINES * 32;
 }
 
+// Adds so many steps.
+RAYVEC_INLINE void multiply_steps(Factors& at, std::int64_t steps) {
+#if defined(RAYVEC_VECTOR_TILES)
+    constexpr std::ptrdiff_t along = TILE_VALUES * sizeof(Bf16), of_panel = 2 * along;
+    dot_along<TOP_LEFT>(at.top, at.panel, steps, along, of_panel);
+    dot_along<TOP_RIGHT>(at.top, at.panel + TILE_VALUES, steps, along, of_panel);
+    dot_along<BOTTOM_LEFT>(at.bottom, at.panel, steps, along, of_panel);
+    dot_along<BOTTOM_RIGHT>(at.bottom, at.panel + TILE_VALUES, steps, along, of_panel);
+    at.ahead += steps * AHEAD_LINES * 32;
+#else
+    for (std::int64_t k = 0; k < steps; ++k) {
+        multiply_step(at);
+    }
+#endif
+}
+
 // ---- products; each runs within a TileScope of full tiles
 
 // Where rows of bf16 results go. Panel p begins at p / group * group_stride + p % group *

@@ -59,9 +59,7 @@ void multiply(const Panels& panels, const Bf16* x, std::int64_t blocks, const Bf
                 const Bf16* top = x + 2 * m * strip + done * TILE_VALUES;
                 done == 0 ? zero_sums() : load_sums(partial[m]);
                 Factors at{top, top + strip, panel + done * PANEL_STEP, ahead};
-                for (std::int64_t k = 0; k < part; ++k) {
-                    multiply_step(at);
-                }
+                multiply_steps(at, part);
                 ahead = at.ahead;
                 store_sums(partial[m]);
             }
@@ -79,13 +77,13 @@ void multiply(const Panels& panels, const Bf16* x, std::int64_t blocks, const Bf
             before_last == 0 ? zero_sums() : load_sums(partial[m]);
             Factors at{top, top + strip, panel + before_last * PANEL_STEP, ahead};
             std::int64_t k = before_last, row = pending.sums == nullptr ? TILE_BLOCK : 0;
+#if !defined(RAYVEC_VECTOR_TILES)
             for (; k < steps && row < TILE_BLOCK; ++k, row += rows_each) {
                 multiply_step(at);
                 finish_rows(row, rows_each);
             }
-            for (; k < steps; ++k) {
-                multiply_step(at);
-            }
+#endif
+            multiply_steps(at, steps - k);
             for (; row < TILE_BLOCK; ++row) {
                 finish_rows(row, 1);
             }

@@ -59,9 +59,7 @@ void accumulate(
             float* block = sums + (m * panels + p) * BLOCK_SUMS;
             fresh ? zero_sums() : load_sums(block);
             Factors at{top, top + strip, panel, ahead};
-            for (std::int64_t k = 0; k < part.steps; ++k) {
-                multiply_step(at);
-            }
+            multiply_steps(at, part.steps);
             ahead = at.ahead;
             store_sums(block);
         }

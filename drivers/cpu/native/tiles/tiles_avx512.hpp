@@ -63,22 +63,30 @@ RAYVEC_INLINE void tile_store(float* to, std::ptrdiff_t stride) {
     }
 }
 
-// sums (rows, 16) += a (rows, 32) @ b (16, 16, 2), both bf16 and without gaps between rows.
+// sums (rows, 16) += a (rows, 32) @ b (16, 16, 2), both bf16 and without gaps between rows; for
+// `count` of both, so many bytes from one to the next.
 template <int rows>
 RAYVEC_INLINE void dot_rows(
-    float (*sums)[TILE_ROW_BYTES / 4], const std::uint8_t* a, const std::uint8_t* b) {
+    float (*sums)[TILE_ROW_BYTES / 4],
+    const std::uint8_t* a,
+    const std::uint8_t* b,
+    std::int64_t count = 1,
+    std::ptrdiff_t a_step = 0,
+    std::ptrdiff_t b_step = 0) {
     __m512 sum[rows];
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) {
         sum[row] = _mm512_load_ps(sums[row]);
     }
-    for (int pair = 0; pair < TILE_ROWS; ++pair) {
-        const auto columns = (__m512bh)_mm512_loadu_si512(b + pair * TILE_ROW_BYTES);
+    for (std::int64_t n = 0; n < count; ++n, a += a_step, b += b_step) {
+        for (int pair = 0; pair < TILE_ROWS; ++pair) {
+            const auto columns = (__m512bh)_mm512_loadu_si512(b + pair * TILE_ROW_BYTES);
 #pragma GCC unroll 16
-        for (int row = 0; row < rows; ++row) {
-            std::int32_t both;
-            __builtin_memcpy(&both, a + row * TILE_ROW_BYTES + pair * 4, sizeof both);
-            sum[row] = _mm512_dpbf16_ps(sum[row], (__m512bh)_mm512_set1_epi32(both), columns);
+            for (int row = 0; row < rows; ++row) {
+                std::int32_t both;
+                __builtin_memcpy(&both, a + row * TILE_ROW_BYTES + pair * 4, sizeof both);
+                sum[row] = _mm512_dpbf16_ps(sum[row], (__m512bh)_mm512_set1_epi32(both), columns);
+            }
         }
     }
 #pragma GCC unroll 16
@@ -112,6 +120,16 @@ RAYVEC_INLINE void tile_dot_bf16() {
     for (int row = 0; row < rows; ++row) {
         dot_rows<1>(tiles->sums[c] + row, left + row * TILE_ROW_BYTES, right);
     }
+}
+
+// c += a @ b for `count` full tiles of both in a row, so many bytes from one to the next: the sums
+// stay in vectors meanwhile.
+template <int c>
+RAYVEC_INLINE void dot_along(
+    const void* a, const void* b, std::int64_t count, std::ptrdiff_t a_step, std::ptrdiff_t b_step) {
+    dot_rows<TILE_ROWS>(
+        tiles->sums[c], static_cast<const std::uint8_t*>(a), static_cast<const std::uint8_t*>(b),
+        count, a_step, b_step);
 }
 
 }  // namespace rayvec::RAYVEC_SET
