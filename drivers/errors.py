@@ -17,3 +17,15 @@ class DtypeError(DriverError):
 
 class KernelCompileError(DriverError):
     """A CUDA kernel that does not compile, or no compiler for it."""
+
+
+class OutOfDeviceMemory(DriverError):
+    """The device has no memory left for a tensor; what stands there is as it was."""
+
+
+class KernelError(DriverError):
+    """The device refused a kernel, or a kernel cannot be built; later work is not affected."""
+
+
+class DeviceLost(DriverError):
+    """The device failed so that this process cannot use it again: the process must be replaced."""
