@@ -19,7 +19,7 @@ class Device(Protocol):
     def new(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for an array, contiguous, on a boundary of 256 bytes, its values undefined.
 
-        Raises DriverError where there is none left.
+        Raises OutOfDeviceMemory where there is none left.
         """
         ...
 
@@ -52,4 +52,32 @@ class Device(Protocol):
 
     def cublaslt(self) -> Any:
         """libcublasLt for `drivers.cuda.cublaslt.CublasLt`: what its `load` gives."""
+        ...
+
+
+class BatchDevice(Device, Protocol):
+    """A device that a driver owns: with a name, modules to build ahead, and memory of a batch."""
+
+    @property
+    def name(self) -> str:
+        """`cuda:0` and the like."""
+        ...
+
+    def compile_all(self, dtype: np.dtype[Any]) -> None:
+        """Build every kernel for a storage type. Raises KernelError."""
+        ...
+
+    def open_arena(self) -> None:
+        """What `new` and `upload` give from here on lies in one block that batches share.
+
+        It is recycled as soon as nothing holds it. Raises OutOfDeviceMemory.
+        """
+        ...
+
+    def close_arena(self) -> None:
+        """What `new` and `upload` give from here on has memory of its own."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything is done that was launched before. Raises what went wrong in it."""
         ...

@@ -1,0 +1,370 @@
+"""Stands in for CuPy: device memory is the host's, and kernels run on CPU fibers.
+
+It has what the driver calls and no more, with the names, the order of arguments and the refusals of
+CuPy 14. Fresh memory holds NaN, arrays are no NumPy arrays and never turn into one, a stream runs
+everything at once, and it can be told to run out of memory or to fail.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+
+from drivers.cuda.kernel_modules import themes
+from drivers.cuda.launch import STORAGE, Launch, build_of
+from tests.cuda_fibers.device import C_TYPES, guarded, module_of
+from tests.cuda_fibers.engine import FiberError
+
+POOL_BYTES = 512  # CuPy's pool rounds up to it
+TEXT = {2: "cudaErrorMemoryAllocation", 700: "cudaErrorIllegalAddress", 1: "cudaErrorInvalidValue"}
+
+
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(f"{TEXT[status]}: told to fail")
+        self.status = status
+
+
+class CUDADriverError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(f"CUDA_ERROR {status}: told to fail")
+        self.status = status
+
+
+class CompileException(Exception):
+    pass
+
+
+class OutOfMemoryError(MemoryError):
+    def __init__(self, size, total, limit=0):
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,}).")
+
+
+def bytes_at(address, size):
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+
+class UnownedMemory:
+    """Somebody else's memory. What lies there is undefined until it is written: NaN."""
+
+    def __init__(self, ptr, size, owner, device_id=-1):
+        self.ptr, self.size, self._owner, self.device_id = ptr, size, owner, device_id
+        bytes_at(ptr, size)[...] = 0xFF
+
+
+class MemoryPointer:
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
+class Flags:
+    def __init__(self, host):
+        self.c_contiguous = host.flags.c_contiguous
+
+
+class ndarray:
+    """Values in device memory; slices and shapes of them are views."""
+
+    __array_ufunc__ = None
+    __hash__ = None
+
+    def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
+        assert memptr is not None
+        assert (strides, order) == (None, "C")
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        host = bytes_at(memptr.ptr, size).view(dtype).reshape(shape)
+        self._set(host, memptr)
+
+    def _set(self, host, memptr):
+        self._host, self._memory = host, memptr.mem
+        self.shape, self.dtype, self.size = host.shape, host.dtype, host.size
+        self.ndim, self.nbytes, self.itemsize = host.ndim, host.nbytes, host.itemsize
+        self.strides, self.flags = host.strides, Flags(host)
+        self.data = SimpleNamespace(mem=memptr.mem, ptr=host.__array_interface__["data"][0])
+
+    def _view(self, host):
+        assert host.base is not None or not host.size, "CuPy would have copied"
+        made = object.__new__(ndarray)
+        made._set(host, self.data)
+        return made
+
+    def __len__(self):
+        return len(self._host)
+
+    def __getitem__(self, key):
+        parts = key if isinstance(key, tuple) else (key,)
+        assert all(isinstance(part, (int, np.integer, slice)) for part in parts), key
+        found = self._host[key]
+        return self._view(found if isinstance(found, np.ndarray) else self._host[key, ...])
+
+    def reshape(self, *shape):
+        host = self._host.reshape(*shape)
+        assert np.shares_memory(host, self._host) or not host.size, "a reshape that copies"
+        return self._view(host)
+
+    def ravel(self):
+        return self.reshape(-1)
+
+    def view(self, dtype):
+        return self._view(self._host.view(dtype))
+
+    @property
+    def T(self):
+        return self._view(self._host.T)
+
+    def __array__(self, *_, **__):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __setitem__(self, key, value):
+        raise AssertionError("the driver computes by launches alone")
+
+    __iter__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __eq__ = __setitem__
+
+
+class FakeCupy:
+    """The module. `devices`: how many there are; `limit`: bytes that may be allocated at once.
+
+    order: of the fibers' threads. `launched` names kernels; `fail_at` maps the number of a launch,
+    from 0, to an error that it raises: with a sticky one, everything after it fails too.
+    """
+
+    __version__ = "14.2.0"
+
+    def __init__(self, order="warp_greedy", devices=1, limit=None, edit=None):
+        self.order, self.devices, self.limit, self.edit = order, devices, limit, edit
+        self.allocated = 0
+        self.allocations_total = 0
+        self.launched = []
+        self.fail_at = {}
+        self.sticky = None
+        self.current_device = 0
+        self.compiled_total = 0
+        self.broken_source = None
+        fake = self
+
+        def alive(call):
+            @functools.wraps(call)
+            def checked(*args, **kwargs):
+                if fake.sticky is not None:
+                    raise CUDARuntimeError(fake.sticky)
+                return call(*args, **kwargs)
+
+            return checked
+
+        class Device:
+            def __init__(self, device=None):
+                self.id = device
+
+            def use(self):
+                fake.current_device = self.id
+
+            @property
+            def mem_info(self):
+                total = fake.limit or 1 << 40
+                return total - fake.allocated, total
+
+            @property
+            def compute_capability(self):
+                return "90"
+
+        class Stream:
+            ptrs = itertools.count(0x1000, 16)
+
+            def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
+                self.ptr = next(self.ptrs)
+                self.device_id = fake.current_device
+                self.depth = 0
+
+            @alive
+            def synchronize(self):
+                pass
+
+            def __enter__(self):
+                assert fake.current_device == self.device_id
+                fake.current_streams.append(self)
+                return self
+
+            def __exit__(self, *_):
+                fake.current_streams.pop()
+
+        class Event:
+            def __init__(self, block=False, disable_timing=False, interprocess=False):
+                pass
+
+            @alive
+            def record(self, stream=None):
+                assert stream is not None
+
+            @alive
+            def synchronize(self):
+                pass
+
+        class Memory:
+            def __init__(self, size):
+                if fake.limit is not None and fake.allocated + size > fake.limit:
+                    raise OutOfMemoryError(size, fake.allocated)
+                fake.allocated += size
+                fake.allocations_total += 1
+                self.size, self._bytes = size, guarded((size,), np.uint8)
+                self.ptr = self._bytes.ctypes.data
+
+            def free(self):
+                fake.allocated -= self.size
+
+        class Pooled:
+            """Memory that goes back to its pool with its last holder."""
+
+            def __init__(self, pool, memory):
+                self.pool, self.memory, self.ptr = pool, memory, memory.ptr
+                memory._bytes[...] = 0xFF
+
+            def __del__(self):
+                self.pool.free.append(self.memory)
+
+        class MemoryPool:
+            def __init__(self, allocator=None):
+                self.free = []
+                self.held = 0
+
+            @alive
+            def malloc(self, size):
+                size = -(-size // POOL_BYTES) * POOL_BYTES
+                for at, memory in enumerate(self.free):
+                    if memory.size == size:
+                        return MemoryPointer(Pooled(self, self.free.pop(at)), 0)
+                memory = Memory(size)
+                self.held += size
+                return MemoryPointer(Pooled(self, memory), 0)
+
+            def free_all_blocks(self, stream=None):
+                for memory in self.free:
+                    self.held -= memory.size
+                    memory.free()
+                self.free.clear()
+
+            def total_bytes(self):
+                return self.held
+
+        class PinnedMemoryPointer(np.ndarray):
+            """Has the buffer of its bytes, as CuPy's has."""
+
+            @property
+            def ptr(self):
+                return self.ctypes.data
+
+        @alive
+        def alloc_pinned_memory(size):
+            return np.zeros(size, np.uint8).view(PinnedMemoryPointer)
+
+        class Runtime:
+            CUDARuntimeError = CUDARuntimeError
+            memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
+
+            @staticmethod
+            def getDeviceCount():
+                if not fake.devices:
+                    raise CUDARuntimeError(1)
+                return fake.devices
+
+            @staticmethod
+            @alive
+            def memcpyAsync(dst, src, size, kind, stream):
+                assert kind in (1, 2, 3)
+                assert stream
+                ctypes.memmove(dst, src, size)
+
+            @staticmethod
+            @alive
+            def memsetAsync(ptr, value, size, stream):
+                assert stream
+                ctypes.memset(ptr, value, size)
+
+        class RawKernel:
+            def __init__(self, name, module):
+                self.name, self._module = name, module
+                self.max_dynamic_shared_size_bytes = 48 * 1024
+
+            @property
+            def kernel(self):
+                return self
+
+            @alive
+            def __call__(self, grid, block, args, *, shared_mem=0):
+                assert len(grid) == len(block) == 3
+                assert shared_mem <= self.max_dynamic_shared_size_bytes
+                assert fake.current_streams, "a launch outside the driver's stream"
+                fake.run(self.name, self._module, Launch(self.name, grid, block, shared_mem), args)
+
+        class RawModule:
+            def __init__(self, *, code=None, path=None, options=(), backend="nvrtc"):
+                assert (code is None) != (path is None)
+                assert backend == "nvrtc"
+                assert isinstance(options, tuple)
+                self.code, self.options = code, options
+
+            def compile(self, log_stream=None):
+                fake.compiled_total += 1
+                if fake.broken_source is not None and fake.broken_source in self.code:
+                    raise CompileException("kern.cu(7): error: told to fail\n1 error detected")
+
+            def get_function(self, name):
+                theme, dtype = source_of(self.code, self.options)
+                return RawKernel(name, (theme, dtype))
+
+        self.current_streams = []
+        self.ndarray = ndarray
+        self.RawModule = RawModule
+        self.cuda = SimpleNamespace(
+            Device=Device,
+            Stream=Stream,
+            Event=Event,
+            MemoryPool=MemoryPool,
+            MemoryPointer=MemoryPointer,
+            UnownedMemory=UnownedMemory,
+            alloc_pinned_memory=alloc_pinned_memory,
+            runtime=Runtime,
+            driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+            compiler=SimpleNamespace(CompileException=CompileException),
+        )
+
+    def run(self, name, module, launch, args):
+        """One launch on the fibers."""
+        number = len(self.launched)
+        self.launched.append(name)
+        error = self.fail_at.get(number)
+        if error is not None:
+            if error.status == 700:
+                self.sticky = error.status
+            raise error
+        values = [self._argument(value) for value in args]
+        try:
+            module_of(*module, self.edit).run(launch, values, self.order)
+        except FiberError as fault:
+            self.sticky = 700
+            raise CUDARuntimeError(700) from fault
+
+    @staticmethod
+    def _argument(value):
+        if isinstance(value, ndarray):
+            assert value.flags.c_contiguous, "a launch takes contiguous arrays"
+            return value._host
+        if isinstance(value, np.uint64):
+            assert value == 0, "addresses are passed as arrays"
+            return None
+        return C_TYPES[type(value)](value)
+
+
+@functools.cache
+def source_of(code, options):
+    """Theme and storage type of a source: what the fibers know a build by."""
+    for theme, dtype in itertools.product(themes(), STORAGE):
+        build = build_of(theme, dtype)
+        if build.source == code and {f"-D{define}" for define in build.defines} <= set(options):
+            return theme, dtype
+    raise AssertionError("the driver compiles what is no theme")
