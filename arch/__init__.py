@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from arch.checkpoint import Checkpoint, read_checkpoint
@@ -19,11 +20,24 @@ from arch.packed_weights import PackedWeights
 from arch.qwen3 import Qwen3
 from drivers.protocol import Driver
 
-__all__ = ["ARCHS", "Checkpoint", "CheckpointError", "ModelArch", "load", "read_checkpoint"]
+__all__ = [
+    "ARCHS",
+    "Checkpoint",
+    "CheckpointError",
+    "ModelArch",
+    "fitting_dtypes",
+    "load",
+    "read_checkpoint",
+]
 
 
 class Family(Protocol):
     """What the registry holds: a class that loads a checkpoint for a driver."""
+
+    @property
+    def fits(self) -> tuple[np.dtype[Any], ...]:
+        """Storage types that the family's activations fit in (`arch.encoder.EncoderModel`)."""
+        ...
 
     def load(
         self, checkpoint: Checkpoint, driver: Driver[Any], dtype: DTypeLike, dim: int | None
@@ -62,12 +76,22 @@ def load(
     """
     with naming_unreadable(folder):
         checkpoint = read_checkpoint(folder).overridden(pooling=pooling, normalize=normalize)
-        if checkpoint.model_type not in ARCHS:
-            raise checkpoint.config.error("model_type", "one of " + ", ".join(sorted(ARCHS)))
-        family = ARCHS[checkpoint.model_type]
+        family = _family_of(checkpoint)
         layout = driver.packed_layout(dtype)
         if packed_folder is None or layout is None:
             return family.load(checkpoint, driver, dtype, dim)
         weight_files = sorted(checkpoint.folder.glob("*.safetensors"))
         with PackedWeights(packed_folder, weight_files, layout) as packed:
             return family.load(replace(checkpoint, packed=packed), driver, dtype, dim)
+
+
+def fitting_dtypes(folder: Path) -> tuple[np.dtype[Any], ...]:
+    """Storage types that a model's activations fit in. Raises CheckpointError as `load` does."""
+    with naming_unreadable(folder):
+        return _family_of(read_checkpoint(folder)).fits
+
+
+def _family_of(checkpoint: Checkpoint) -> Family:
+    if checkpoint.model_type not in ARCHS:
+        raise checkpoint.config.error("model_type", "one of " + ", ".join(sorted(ARCHS)))
+    return ARCHS[checkpoint.model_type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,7 +14,7 @@ from arch.errors import CheckpointError
 from arch.pooling import Head
 from arch.weights import WeightReader, WeightSpec
 from drivers import shapes
-from drivers.dtypes import BFLOAT16
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.protocol import Driver
 from drivers.types import BatchInputs, Encoding, T
 
@@ -57,7 +57,13 @@ class ModelArch(Protocol):
 
 
 class EncoderModel(ABC, Generic[T]):
-    """Base of the families: pools what `encode` gives, then applies the head."""
+    """Base of the families: pools what `encode` gives, then applies the head.
+
+    fits: the storage types whose range and precision the family's activations fit in; what
+    `dtype: auto` picks from.
+    """
+
+    fits: ClassVar[tuple[np.dtype[Any], ...]] = (FLOAT32, FLOAT16, BFLOAT16)
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from arch.json_file import JsonFile
 from arch.pooling import Head, read_head
 from arch.rope import RopeSettings, pack_rope, read_rope
 from arch.weights import WeightReader, WeightSpec, linear_specs, norm_specs, open_weights
+from drivers.dtypes import BFLOAT16, FLOAT32
 from drivers.protocol import Driver
 from drivers.types import Activation, BatchInputs, EmbeddingTable, NormWeights, QkNorm, Rope, T
 
@@ -165,6 +166,8 @@ def decoder_layer(
 
 class Qwen3(EncoderModel[T]):
     """A Qwen3 decoder with its pooling."""
+
+    fits = (FLOAT32, BFLOAT16)  # its activations pass float16's range: it was trained in bfloat16
 
     def __init__(
         self,

@@ -6,15 +6,22 @@ process a shard would cost more than reading or writing it.
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from drivers import Driver
+from drivers import DriverPlan
+from drivers.errors import DeviceLost
 from pipeline.config import RunConfig
 from pipeline.embedder import Embedder, open_configured
 from pipeline.errors import RayvecError
 from pipeline.model_identity import ModelIdentity, identify
 from pipeline.shard_work import Payload, ShardEmbedder, ShardReader, ShardTask, ShardWriter
+
+logger = logging.getLogger(__name__)
+
+DEVICE_LOST_EXIT = 75  # of the process; EX_TEMPFAIL of sysexits.h: another attempt may succeed
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class WorkerPlan:
     """What every worker of a run must be: decided once, where the run was started."""
 
     config: RunConfig
-    driver: Driver[Any]
+    driver: DriverPlan
     dtype: str
     identity: ModelIdentity
 
@@ -67,5 +74,13 @@ class EmbedActor:
         self._embed = ShardEmbedder(plan.config, embedder)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """One payload row in, one out."""
-        return self._embed(Payload.from_row(row)).to_row()
+        """One payload row in, one out.
+
+        Where the device is lost the process ends: Ray starts another, which gets the shard again,
+        as often as `failure.max_shard_retries` says.
+        """
+        try:
+            return self._embed(Payload.from_row(row)).to_row()
+        except DeviceLost as error:
+            logger.critical("this worker ends: %s", error)
+            os._exit(DEVICE_LOST_EXIT)

@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from threadpoolctl import threadpool_info
 
-from drivers import choose_driver
+from drivers import DriverError, choose_driver
+from drivers.cuda import describe_cuda
 from pipeline.embedder import Embedder
 
 PACKAGES = (
@@ -39,6 +40,7 @@ def report_machine(driver: str) -> Iterator[Line]:
         if library.get("user_api") == "blas":
             kernel = library.get("architecture", "unknown kernel")
             yield "blas", f"{library['internal_api']} {library['version']} ({kernel})"
+    yield "cuda", _cuda()
     chosen, reason = choose_driver(driver)
     yield "driver", f"{chosen}: {reason}"
 
@@ -69,6 +71,14 @@ def report_model(model: str, *, max_seq_len: int | None) -> Iterator[Line]:
         yield "tokenizer", _tokenizer_text(embedder)
         for note in checkpoint.notes:
             yield "by default", note
+
+
+def _cuda() -> str:
+    """The first CUDA device, or why there is none."""
+    try:
+        return f"cuda:0 is {describe_cuda('cuda:0')}"
+    except DriverError as error:
+        return str(error)
 
 
 def _tokenizer_text(embedder: Embedder) -> str:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 import arch
 from arch import ModelArch
-from drivers import Driver, open_driver
+from drivers import Driver, DriverPlan, open_driver
 from drivers.cache_folder import packed_folder
 from drivers.dtypes import BFLOAT16
+from drivers.errors import OutOfDeviceMemory
 from drivers.types import Encoding
 from pipeline.bucketing import plan_batches
 from pipeline.chunking import chunk_spans
@@ -66,6 +67,8 @@ class Embedder:
         self.max_batch_tokens = max_batch_tokens
         self.driver_name = drivers[0].name
         self.threads = len(drivers)
+        self._too_large: int | None = None  # tokens of a batch that the device had no memory for
+        self._fitted_tokens = 0  # of the largest batch that it had memory for
         self._free: SimpleQueue[Driver[Any]] = SimpleQueue()
         for driver in drivers:
             self._free.put(driver)
@@ -90,11 +93,11 @@ class Embedder:
         model: a folder, `package:NAME/FOLDER`, or a hub id. driver: `auto`, a driver's name, or a
         driver that nobody else uses.
         dtype: storage of weights and activations, `float32`, `float16` or `bfloat16`; `auto` is the
-        driver's own default. threads: CPU threads, each with a clone of the driver over the same
-        weights. max_seq_len: tokens a text may have, special ones included, up to the model's
-        position rows; None is what the folder declares. pooling, normalize: instead of what the
-        folder says. dim: cut vectors to their first values. max_batch_tokens: tokens of a batch,
-        padding counted; None is what the driver prefers.
+        first of the driver's that the model's activations fit in. threads: CPU threads, each with a
+        clone of the driver over the same weights. max_seq_len: tokens a text may have, special ones
+        included, up to the model's position rows; None is what the folder declares. pooling,
+        normalize: instead of what the folder says. dim: cut vectors to their first values.
+        max_batch_tokens: tokens of a batch, padding counted; None is what the driver prefers.
 
         Raises UsageError, arch.CheckpointError or drivers.DriverError, all before any text is read.
         """
@@ -103,10 +106,11 @@ class Embedder:
         if max_batch_tokens is not None and max_batch_tokens < 1:
             raise UsageError(f"max_batch_tokens is {max_batch_tokens}, wanted at least 1")
         first = open_driver(driver) if isinstance(driver, str) else driver
+        folder = resolve_model(str(model))
         loaded = arch.load(
-            resolve_model(str(model)),
+            folder,
             first,
-            resolve_dtype(dtype, first),
+            resolve_dtype(dtype, first, folder),
             pooling=pooling,
             normalize=normalize,
             dim=dim,
@@ -242,13 +246,50 @@ class Embedder:
     def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         driver = self._free.get()
         try:
-            driver.begin_batch()
-            try:
-                return self.model.forward(driver, encodings)
-            finally:
-                driver.end_batch()
+            return self._fitted(driver, encodings)
         finally:
             self._free.put(driver)
+
+    def _fitted(self, driver: Driver[Any], encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """The vectors of a batch, in halves where the device has no memory for the whole.
+
+        What was too large once is not tried again. Raises OutOfDeviceMemory for a row that does not
+        fit alone, saying which length did.
+        """
+        tokens = sum(len(encoding) for encoding in encodings)
+        if len(encodings) == 1 or self._too_large is None or tokens < self._too_large:
+            try:
+                vectors = self._run(driver, encodings)
+            except OutOfDeviceMemory as error:
+                if len(encodings) == 1:
+                    raise OutOfDeviceMemory(self._too_long(tokens, error)) from error
+                smallest = tokens if self._too_large is None else min(tokens, self._too_large)
+                logger.warning("a batch of %d tokens is halved from here on: %s", tokens, error)
+                self._too_large = smallest
+            else:
+                self._fitted_tokens = max(self._fitted_tokens, tokens)
+                return vectors
+        middle = len(encodings) // 2
+        halves = (encodings[:middle], encodings[middle:])
+        return np.concatenate([self._fitted(driver, half) for half in halves])
+
+    def _too_long(self, tokens: int, error: OutOfDeviceMemory) -> str:
+        fitted = (
+            f"batches of up to {self._fitted_tokens} tokens did"
+            if self._fitted_tokens
+            else "nothing did yet"
+        )
+        return (
+            f"a text of {tokens} tokens does not fit into the device's memory by itself, {fitted}: "
+            f"set model.max_seq_len below it, or a smaller model.dtype ({error})"
+        )
+
+    def _run(self, driver: Driver[Any], encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        driver.begin_batch()
+        try:
+            return self.model.forward(driver, encodings)
+        finally:
+            driver.end_batch()
 
 
 def open_configured(config: RunConfig, *, driver: str | Driver[Any], dtype: str) -> Embedder:
@@ -266,17 +307,21 @@ def open_configured(config: RunConfig, *, driver: str | Driver[Any], dtype: str)
     )
 
 
-def resolve_dtype(dtype: str, driver: Driver[Any]) -> np.dtype[Any]:
-    """The storage type that a name stands for; `auto` is the driver's default.
+def resolve_dtype(dtype: str, driver: DriverPlan, folder: Path) -> np.dtype[Any]:
+    """The storage type that a name stands for; `auto` is the driver's first that fits the model.
 
-    Raises UsageError for a name or a type that the driver does not have.
+    folder: the model's. Raises UsageError for a name or a type that the driver does not have, and
+    arch.CheckpointError for a folder that is damaged.
     """
     if dtype == "auto":
-        return driver.dtypes[0]
+        fitting = arch.fitting_dtypes(folder)
+        for have in driver.dtypes:
+            if have in fitting:
+                return have
     wanted = DTYPES.get(dtype)
     if wanted is None or wanted not in driver.dtypes:
-        have = ", ".join(["auto", *(str(d) for d in driver.dtypes)])
-        raise UsageError(f"driver '{driver.name}' has no dtype '{dtype}', have {have}")
+        have_all = ", ".join(["auto", *(str(d) for d in driver.dtypes)])
+        raise UsageError(f"driver '{driver.name}' has no dtype '{dtype}', have {have_all}")
     return wanted
 
 

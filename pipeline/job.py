@@ -20,6 +20,7 @@ import ray
 from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.util.annotations import RayDeprecationWarning
 
+from drivers import gpus_of
 from pipeline.actor import EmbedActor, ReadActor, WorkerPlan, WriteActor
 from pipeline.config import RunConfig
 from pipeline.errors import RayvecError, UsageError
@@ -65,15 +66,26 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def worker_count(config: RunConfig, num_shards: int) -> int:
+def worker_count(config: RunConfig, num_shards: int, gpus_per_worker: int = 0) -> int:
     """Embedding actors to start: what the config says, else one a core as far as the CPUs reach.
 
-    Raises UsageError where the cluster cannot hold them beside the reading and writing.
+    gpus_per_worker: GPUs of an actor; where it has any, one a GPU is wanted. Raises UsageError
+    where the cluster cannot hold them beside the reading and writing.
     """
-    cpus = float(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    cpus = float(resources.get("CPU", 0))
     each, asked = config.workers.cpus_per_worker, config.workers.count
     counts = range(1, max(1, int(cpus)) + 1)
     fitting = max((n for n in counts if cpus_of(n, each) <= cpus), default=1)
+    if gpus_per_worker:
+        gpus = int(resources.get("GPU", 0)) // gpus_per_worker
+        if gpus < 1 or (asked != "auto" and asked > gpus):
+            wish = "a GPU" if asked == "auto" else f"{asked} GPUs"
+            raise UsageError(
+                f"workers.driver: '{config.workers.driver}' wants {wish}, the Ray cluster has "
+                f"{gpus or 'none'}"
+            )
+        fitting = min(fitting, gpus)
     wanted = fitting if asked == "auto" else asked
     if cpus_of(wanted, each) > cpus:
         raise UsageError(
@@ -105,12 +117,12 @@ def dataset(
     rows: Dataset = ray.data.from_items(items, override_num_blocks=len(items))
     helpers = helpers_of(workers)
     each = plan.config.workers.cpus_per_worker
-    stages: list[tuple[type, Any, int, float]] = [
-        (ReadActor, plan.config, helpers, READ_CPUS),
-        (EmbedActor, plan, workers, each),
-        (WriteActor, writer, helpers, WRITE_CPUS),
+    stages: list[tuple[type, Any, int, float, int]] = [
+        (ReadActor, plan.config, helpers, READ_CPUS, 0),
+        (EmbedActor, plan, workers, each, gpus_of(plan.driver.name)),
+        (WriteActor, writer, helpers, WRITE_CPUS, 0),
     ]
-    for actor, argument, size, cpus in stages:
+    for actor, argument, size, cpus, gpus in stages:
         with warnings.catch_warnings():  # Ray deprecates the only way to bound retries
             warnings.simplefilter("ignore", RayDeprecationWarning)
             rows = rows.map(
@@ -118,6 +130,7 @@ def dataset(
                 fn_constructor_args=(argument,),
                 compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=SHARDS_AHEAD),
                 num_cpus=cpus,
+                num_gpus=gpus or None,
                 max_task_retries=plan.config.failure.max_shard_retries,
             )
     return rows

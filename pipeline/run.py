@@ -9,13 +9,14 @@ from itertools import groupby
 from os.path import expanduser as expanded
 from typing import Any
 
-from drivers import Driver, open_driver
+from drivers import DriverPlan, gpus_of, plan_driver
 from pipeline.commit import claim, commit_version
 from pipeline.config import RunConfig, fingerprint
 from pipeline.embedder import open_configured, resolve_dtype
 from pipeline.errors import GuardError, RayvecError, UsageError
 from pipeline.manifest import PartEntry, Version, current_version, read_parts
 from pipeline.model_identity import ModelIdentity, identify
+from pipeline.model_path import resolve_model
 from pipeline.plan_cache import IdHashes, load_scans, save_scans
 from pipeline.shard_work import Payload, ShardEmbedder, ShardTask, ShardWriter
 from pipeline.sink import Receipt, read_receipts
@@ -29,7 +30,7 @@ SHOWN_FAILURES = 5
 class ModelFacts:
     """What a run needs to know of its model before it starts."""
 
-    driver: Driver[Any]
+    driver: DriverPlan
     dtype: str
     identity: ModelIdentity
     dim: int
@@ -163,7 +164,7 @@ def execute(run: PreparedRun) -> Iterator[Payload]:
     worker = WorkerPlan(run.config, run.model.driver, run.model.dtype, run.model.identity)
     failed: list[Payload] = []
     with cluster():
-        workers = worker_count(run.config, len(run.todo))
+        workers = worker_count(run.config, len(run.todo), gpus_of(run.model.driver.name))
         for payload in run_shards(worker, run.todo, writer, workers):
             if payload.failure is None:
                 guard.add(payload.letters)
@@ -222,8 +223,8 @@ def inspect_model(config: RunConfig) -> ModelFacts:
 
     Raises UsageError, arch.CheckpointError or drivers.DriverError.
     """
-    driver = open_driver(config.workers.driver)
-    dtype = str(resolve_dtype(config.model.dtype, driver))
+    driver = plan_driver(config.workers.driver)
+    dtype = str(resolve_dtype(config.model.dtype, driver, resolve_model(config.model.path)))
     with open_configured(config, driver="null", dtype=dtype) as embedder:
         prompt = ShardEmbedder(config, embedder).prompt
         room = embedder.content_tokens(prompt)

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from drivers.errors import DeviceLost
 from pipeline.config import CHUNK_COLUMNS, RunConfig
 from pipeline.embedder import Embedder
 from pipeline.errors import RayvecError
@@ -291,6 +292,8 @@ def _timed(stage: str, payload: Payload, work: Callable[[], Payload], config: Ru
             logger.warning("shard %s: %s (attempt %d)", payload.work_key, error, attempt + 1)
             if attempt < config.failure.max_shard_retries:
                 time.sleep(RETRY_SECONDS * 2**attempt)
+        except DeviceLost:  # fails every shard in this process: only another one can go on
+            raise
         except Exception as error:  # a fault of ours or of a library fails this shard alone
             logger.exception("shard %s: %s", payload.work_key, stage)
             failure = f"{type(error).__name__}: {error}"

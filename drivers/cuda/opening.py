@@ -10,6 +10,7 @@ from typing import Any
 
 from drivers.errors import DriverError
 
+OLDEST = 80  # Ampere: bfloat16, and copies into shared memory that run beside the arithmetic
 INSTALL = "install it with pip install 'rayvec[cuda12]', or 'rayvec[cuda13]' for CUDA 13"
 
 
@@ -44,8 +45,16 @@ def import_cupy(name: str) -> Any:
         raise DriverError(f"{name}: CuPy cannot be imported ({why}); {INSTALL}") from error
 
 
+def describe_device(cupy: Any, index: int) -> str:
+    """A device's name, its memory and CuPy's version. Raises DriverError as `require_device`."""
+    require_device(cupy, index)
+    found = cupy.cuda.runtime.getDeviceProperties(index)
+    name, gigabytes = found["name"].decode(), found["totalGlobalMem"] / 1e9
+    return f"{name}, {gigabytes:.0f} GB, CuPy {cupy.__version__}"
+
+
 def require_device(cupy: Any, index: int) -> None:
-    """Refuse a device that this process does not see. Raises DriverError."""
+    """Refuse a device that this process does not see, or that is too old. Raises DriverError."""
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -53,6 +62,11 @@ def require_device(cupy: Any, index: int) -> None:
     if index >= count:
         seen = "no device" if not count else f"{count} device{'s' if count > 1 else ''}, from 0"
         raise DriverError(f"cuda:{index}: this process sees {seen}{_visible()}")
+    capability = int(cupy.cuda.Device(index).compute_capability)
+    if capability < OLDEST:
+        raise DriverError(
+            f"cuda:{index}: compute capability {capability / 10}, wanted {OLDEST / 10} or later"
+        )
 
 
 def _visible() -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from drivers import DriverError
 from pipeline.commands.arguments import Subparsers
 from pipeline.config import RunConfig, load_config
 from pipeline.embedder import open_configured
@@ -87,7 +88,10 @@ def _estimate(prepared: PreparedRun) -> str:
         texts += table["text"].to_pylist()[::every][:SAMPLE_ROWS]
     if not texts:
         return "no rows to sample"
-    driver = prepared.model.driver.new_for_clone()
+    try:
+        driver = prepared.model.driver.new_for_clone()
+    except DriverError as error:
+        return f"no estimate: {error}"
     with open_configured(config, driver=driver, dtype=prepared.model.dtype) as embedder:
         embedder.encode_tokens(embedder.tokenize_each(texts[:1], "").encodings)
         started = time.monotonic()

@@ -142,6 +142,7 @@ class FakeCupy:
         self.launched = []
         self.fail_at = {}
         self.sticky = None
+        self.capability = "90"
         self.current_device = 0
         self.compiled_total = 0
         self.broken_source = None
@@ -170,7 +171,7 @@ class FakeCupy:
 
             @property
             def compute_capability(self):
-                return "90"
+                return fake.capability
 
         class Stream:
             ptrs = itertools.count(0x1000, 16)
@@ -270,6 +271,10 @@ class FakeCupy:
                 if not fake.devices:
                     raise CUDARuntimeError(1)
                 return fake.devices
+
+            @staticmethod
+            def getDeviceProperties(device):
+                return {"name": b"Fibers", "totalGlobalMem": 141 * 10**9}
 
             @staticmethod
             @alive

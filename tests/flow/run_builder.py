@@ -59,7 +59,7 @@ def stand_in_for_ray(monkeypatch):
 
     job = types.ModuleType("pipeline.job")
     job.cluster = contextlib.nullcontext
-    job.worker_count = lambda config, num_shards: 1
+    job.worker_count = lambda config, num_shards, gpus_per_worker: 1
     job.run_shards = run_shards
     monkeypatch.setitem(sys.modules, "pipeline.job", job)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -64,13 +64,24 @@ def test_driver_line_says_which_and_why(doctor, asked, want):
     assert len(lines["driver"]) > len("numpy: ")
 
 
-@pytest.mark.parametrize("driver", ["cuda:0", "nonsense", ""])
+@pytest.mark.parametrize("driver", ["gpu:0", "nonsense", ""])
 def test_driver_that_is_not_there_is_refused_with_what_is(doctor, driver):
     code, _, err = doctor("--driver", driver)
     assert code == 2
     assert err == f"rayvec: open_driver: no driver '{driver}' in this build, have auto, " + (
-        "cpu, numpy, null\n"
+        "cuda, cpu, numpy, null\n"
     )
+
+
+def test_cuda_line_says_what_is_missing_and_how_to_install_it(doctor, monkeypatch):
+    monkeypatch.setattr("drivers.cuda.opening.find_spec", lambda name: None)
+    _, lines, _ = doctor("--driver", "numpy")
+    assert lines["cuda"] == (
+        "cuda:0: CuPy is not installed; install it with pip install 'rayvec[cuda12]', or "
+        "'rayvec[cuda13]' for CUDA 13"
+    )
+    code, _, err = doctor("--driver", "cuda:0")
+    assert (code, err) == (2, f"rayvec: {lines['cuda']}\n")
 
 
 def test_model_lines_of_minilm(doctor, minilm):

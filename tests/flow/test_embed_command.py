@@ -321,8 +321,11 @@ def test_failure_to_read_is_blamed_on_the_input(minilm, tmp_path):
         (["--dim", "385"], "dim is 385, wanted 1 to 384"),
         (["--max-seq-len", "2"], "max_seq_len is 2, wanted more than the 2 special tokens"),
         (["--max-seq-len", "513"], "max_seq_len is 513, wanted 1 to 512"),
-        (["--driver", "cuda:0"], "no driver 'cuda:0' in this build, have auto, cpu, numpy"),
-        (["--driver", "nonsense"], "no driver 'nonsense' in this build, have auto, cpu, numpy"),
+        (["--driver", "gpu:0"], "no driver 'gpu:0' in this build, have auto, cuda, cpu, numpy"),
+        (
+            ["--driver", "nonsense"],
+            "no driver 'nonsense' in this build, have auto, cuda, cpu, numpy",
+        ),
         (["--prompt", "query"], "has no prompt 'query'; it has none"),
         (["--prompt", "a", "--prompt-text", "b"], "prompt and prompt_text are both given"),
         (["--model", ""], "model ''"),

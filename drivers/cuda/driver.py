@@ -1,0 +1,132 @@
+"""CudaDriver: one CUDA device, and a driver that is planned here and opened by a worker."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from drivers.cuda.base import CudaOps
+from drivers.cuda.cupy_device import open_device
+from drivers.cuda.device import Array, BatchDevice
+from drivers.cuda.opening import describe_device, device_index, import_cupy
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from drivers.errors import DriverError
+from drivers.types import WeightRole
+
+DTYPES = (FLOAT16, BFLOAT16, FLOAT32)
+
+
+class CudaDriver(CudaOps):
+    """Every operation as kernels of one device: float16, bfloat16 or float32 storage, float32
+    arithmetic.
+
+    Tensors of a batch, and of a pool scope, lie in one block that batches share; what is loaded
+    outside has memory of its own. One thread at a time uses the driver. A device has one driver.
+    """
+
+    name = "cuda:0"
+    preferred_tokens = 16384
+    dtypes: tuple[np.dtype[Any], ...] = DTYPES
+
+    def __init__(self, device: BatchDevice) -> None:
+        super().__init__(device)
+        self.name = device.name
+        self._owned = device
+        self._compiled: set[np.dtype[Any]] = set()
+        self._scopes = 0
+        self._batch_open = False
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return open_cuda, (self.name,)  # where it arrives it opens the device of that name
+
+    def new_for_clone(self) -> NoReturn:
+        raise DriverError(
+            f"{self.name}: a device has one driver and runs one batch at a time: "
+            "wanted 1 thread, or a worker for each device"
+        )
+
+    # ---- weights
+
+    def pack(self, weight: NDArray[Any], role: WeightRole, dtype: DTypeLike) -> Array:
+        want = np.dtype(dtype)
+        largest = float(np.abs(weight).max(initial=0)) if want in self.dtypes else 0.0
+        if not np.isfinite(largest):
+            raise DriverError(
+                f"pack: a weight of shape {weight.shape} has values beyond all bounds"
+            )
+        if want == FLOAT16 and largest > np.finfo(np.float16).max:
+            raise DriverError(
+                f"pack: a weight of shape {weight.shape} has a value of size {largest:g}, beyond "
+                "float16: wanted dtype bfloat16 or float32"
+            )
+        packed = super().pack(weight, role, want)
+        self._compile(want)
+        return packed
+
+    def _compile(self, dtype: np.dtype[Any]) -> None:
+        """Build the kernels for a storage type, and for what is float32 whatever the storage."""
+        for needed in (dtype, FLOAT32):
+            if needed not in self._compiled:
+                self._owned.compile_all(needed)
+                self._compiled.add(needed)
+
+    # ---- a batch's life
+
+    def begin_batch(self) -> None:
+        self._owned.open_arena()
+        self._batch_open = True
+
+    def end_batch(self) -> None:
+        if not self._batch_open:
+            raise DriverError("end_batch: no batch is open")
+        self._batch_open = False
+        self._scopes = 0
+        self._owned.close_arena()
+        self._owned.synchronize()
+
+    def flush_batch(self) -> None:
+        return  # a launch is on its way when the call returns
+
+    def segment_encoder(self) -> None:
+        return  # nothing is recorded
+
+    def save_pool_cursor(self) -> int:
+        if not self._scopes and not self._batch_open:
+            self._owned.open_arena()
+        self._scopes += 1
+        return self._scopes - 1
+
+    def restore_pool_cursor(self, saved: int) -> None:
+        if not self._scopes or self._scopes - 1 != saved:
+            have = f"the last saved is {self._scopes - 1}" if self._scopes else "none is saved"
+            raise DriverError(f"restore_pool_cursor: cursor {saved}, but {have}")
+        self._scopes -= 1
+        if not self._scopes and not self._batch_open:
+            self._owned.close_arena()
+
+
+class UnopenedCuda:
+    """A CUDA driver as a plan knows it: `new_for_clone` opens it, in the process that calls."""
+
+    preferred_tokens = CudaDriver.preferred_tokens
+    dtypes = DTYPES
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def new_for_clone(self) -> CudaDriver:
+        """The driver. Raises DriverError where this process does not see the device."""
+        return open_cuda(self.name)
+
+
+def open_cuda(name: str) -> CudaDriver:
+    """A driver for `cuda` or `cuda:N`. Raises DriverError saying in one line what is missing."""
+    return CudaDriver(open_device(import_cupy(name), device_index(name)))
+
+
+def describe_cuda(name: str) -> str:
+    """What a device is, without opening it. Raises DriverError as `open_cuda` does."""
+    index = device_index(name)
+    return describe_device(import_cupy(name), index)
