@@ -80,7 +80,7 @@ def worker_count(config: RunConfig, num_shards: int, gpus_per_worker: int = 0) -
     if gpus_per_worker:
         gpus = int(resources.get("GPU", 0)) // gpus_per_worker
         if gpus < 1 or (asked != "auto" and asked > gpus):
-            wish = "a GPU" if asked == "auto" else f"{asked} GPUs"
+            wish = "a GPU" if asked in ("auto", 1) else f"{asked} GPUs"
             raise UsageError(
                 f"workers.driver: '{config.workers.driver}' wants {wish}, the Ray cluster has "
                 f"{gpus or 'none'}"

@@ -134,11 +134,41 @@ def located(config: RunConfig) -> RunConfig:
 def execute(run: PreparedRun) -> Iterator[Payload]:
     """Claim the place, then do what is left; yields each shard when it is written or has failed.
 
-    Raises UsageError where the place cannot be written, GuardError where too many rows are bad.
-    What is done stays for the next run.
+    Raises UsageError where the place cannot be written, or the cluster cannot hold the workers,
+    GuardError where too many rows are bad. What is done stays for the next run.
     """
     if run.model.driver.name == "null":
         raise UsageError("workers.driver: 'null' computes no vectors; it serves `rayvec plan`")
+    if not run.todo:
+        _claim(run)
+        BadRowGuard(run)
+        return
+    from pipeline.actor import WorkerPlan
+    from pipeline.job import cluster, run_shards, worker_count
+
+    writer = ShardWriter(run.config, run.epoch, run.fingerprint)
+    worker = WorkerPlan(run.config, run.model.driver, run.model.dtype, run.model.identity)
+    failed: list[Payload] = []
+    with cluster():
+        workers = worker_count(run.config, len(run.todo), gpus_of(run.model.driver.name))
+        _claim(run)
+        guard = BadRowGuard(run)
+        for payload in run_shards(worker, run.todo, writer, workers):
+            if payload.failure is None:
+                guard.add(payload.letters)
+            else:
+                failed.append(payload)
+            yield payload
+    if failed:
+        shown = "; ".join(f"{p.work_key}: {p.failure}" for p in failed[:SHOWN_FAILURES])
+        raise RayvecError(
+            f"run: {len(failed)} of {len(run.todo)} shards failed, the others are kept for the "
+            f"next run: {shown}"
+        )
+
+
+def _claim(run: PreparedRun) -> None:
+    """Mark the place as this index's, and keep what the plan found out."""
     schema = run.plan.shards[0].schema
     try:
         claim(
@@ -154,29 +184,6 @@ def execute(run: PreparedRun) -> Iterator[Payload]:
             run.ids.save()
     except StoreError as error:
         raise UsageError(f"sink.uri: cannot be written: {error}") from error
-    guard = BadRowGuard(run)
-    if not run.todo:
-        return
-    from pipeline.actor import WorkerPlan
-    from pipeline.job import cluster, run_shards, worker_count
-
-    writer = ShardWriter(run.config, run.epoch, run.fingerprint)
-    worker = WorkerPlan(run.config, run.model.driver, run.model.dtype, run.model.identity)
-    failed: list[Payload] = []
-    with cluster():
-        workers = worker_count(run.config, len(run.todo), gpus_of(run.model.driver.name))
-        for payload in run_shards(worker, run.todo, writer, workers):
-            if payload.failure is None:
-                guard.add(payload.letters)
-            else:
-                failed.append(payload)
-            yield payload
-    if failed:
-        shown = "; ".join(f"{p.work_key}: {p.failure}" for p in failed[:SHOWN_FAILURES])
-        raise RayvecError(
-            f"run: {len(failed)} of {len(run.todo)} shards failed, the others are kept for the "
-            f"next run: {shown}"
-        )
 
 
 def commit(run: PreparedRun) -> Version:

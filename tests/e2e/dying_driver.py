@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from drivers.errors import DeviceLost
 from drivers.numpy import NumpyDriver
 from tests.models.folders import IDS
 
@@ -43,6 +44,22 @@ class DyingDriver(NumpyDriver):
                 continue
             return True
         return False
+
+
+class LostDriver(DyingDriver):
+    """Loses its device at the marked text, and refuses everything from then on."""
+
+    lost = False
+
+    def new_for_clone(self) -> LostDriver:
+        return LostDriver(self.folder, self.deaths)
+
+    def embed(self, batch: Any, tables: Sequence[Any], norm: Any = None) -> Any:
+        marked = (np.asarray(batch.input_ids) == IDS[MARK]).any()
+        if self.lost or (marked and self._may_die()):
+            self.lost = True
+            raise DeviceLost("cuda:0: the device is lost")
+        return NumpyDriver.embed(self, batch, tables, norm)
 
 
 class FailingDriver(NumpyDriver):

@@ -12,7 +12,7 @@ from drivers import Driver
 from pipeline import Embedder
 from pipeline.errors import RayvecError
 from pipeline.run import PreparedRun, commit, execute, prepare
-from tests.e2e.dying_driver import MARK, DyingDriver, FailingDriver
+from tests.e2e.dying_driver import MARK, DyingDriver, FailingDriver, LostDriver
 from tests.e2e.runs import Job, Row, check_rows, check_sound, rows, texts_of, write_lines
 
 SHARDS = 8
@@ -36,11 +36,17 @@ def with_driver(job: Job, driver: Driver[Any]) -> PreparedRun:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_that_is_killed_once_costs_nothing_but_time(
-    job: Job, marked: list[Row], tmp_path: Path, embedder: Embedder, workers: int
+@pytest.mark.parametrize("kind", [DyingDriver, LostDriver])
+def test_a_worker_that_is_killed_or_loses_its_device_once_costs_nothing_but_time(
+    job: Job,
+    marked: list[Row],
+    tmp_path: Path,
+    embedder: Embedder,
+    workers: int,
+    kind: type[DyingDriver],
 ) -> None:
     job.set("workers", count=workers)
-    run = with_driver(job, DyingDriver(tmp_path, deaths=1))
+    run = with_driver(job, kind(tmp_path, deaths=1))
     payloads = list(execute(run))
     assert len(list(tmp_path.glob("death-*"))) == 1
     assert len(payloads) == SHARDS
@@ -49,12 +55,13 @@ def test_a_worker_that_is_killed_once_costs_nothing_but_time(
     check_sound(job)
 
 
+@pytest.mark.parametrize("kind", [DyingDriver, LostDriver])
 def test_a_text_that_always_kills_its_worker_ends_the_run_and_keeps_what_is_done(
-    job: Job, marked: list[Row], tmp_path: Path, embedder: Embedder
+    job: Job, marked: list[Row], tmp_path: Path, embedder: Embedder, kind: type[DyingDriver]
 ) -> None:
     job.set("failure", max_shard_retries=1)
     with pytest.raises(RayvecError) as failed:
-        list(execute(with_driver(job, DyingDriver(tmp_path, deaths=100))))
+        list(execute(with_driver(job, kind(tmp_path, deaths=100))))
     assert failed.value.exit_code == 1
     assert len(str(failed.value).splitlines()) == 1
     assert len(list(tmp_path.glob("death-*"))) == 2

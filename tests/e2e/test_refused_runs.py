@@ -89,6 +89,14 @@ def too_long_chunks(job: Job) -> None:
     job.set("chunking", max_tokens=64)
 
 
+def no_gpu(job: Job) -> None:
+    job.set("workers", driver="cuda")
+
+
+def too_many_workers(job: Job) -> None:
+    job.set("workers", count=99)
+
+
 def duplicate_ids(job: Job) -> None:
     write_lines(job.corpus / "b.jsonl", rows([20, 7]))
 
@@ -109,6 +117,8 @@ REFUSALS: list[tuple[Callable[[Job], None], list[str]]] = [
     (missing_model, ["no_model"]),
     (too_many_tokens, ["max_seq_len is 1000", "1 to 64"]),
     (too_long_chunks, ["chunking.max_tokens", "leaves 62"]),
+    (no_gpu, ["workers.driver: 'cuda' wants a GPU, the Ray cluster has none"]),
+    (too_many_workers, ["workers: 99 of", "more than the 2 CPUs"]),
     (duplicate_ids, ["'r7'", "a.jsonl", "b.jsonl", "keep_first"]),
 ]
 
