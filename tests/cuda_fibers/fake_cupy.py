@@ -100,7 +100,7 @@ class ndarray:
         parts = key if isinstance(key, tuple) else (key,)
         assert all(isinstance(part, (int, np.integer, slice)) for part in parts), key
         found = self._host[key]
-        return self._view(found if isinstance(found, np.ndarray) else self._host[key, ...])
+        return self._view(found if isinstance(found, np.ndarray) else self._host[(*parts, ...)])
 
     def reshape(self, *shape):
         host = self._host.reshape(*shape)
