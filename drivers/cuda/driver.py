@@ -16,6 +16,7 @@ from drivers.errors import DriverError
 from drivers.types import WeightRole
 
 DTYPES = (FLOAT16, BFLOAT16, FLOAT32)
+FLOAT16_LARGEST = 65504.0
 
 
 class CudaDriver(CudaOps):
@@ -56,7 +57,7 @@ class CudaDriver(CudaOps):
             raise DriverError(
                 f"pack: a weight of shape {weight.shape} has values beyond all bounds"
             )
-        if want == FLOAT16 and largest > np.finfo(np.float16).max:
+        if want == FLOAT16 and largest > FLOAT16_LARGEST:
             raise DriverError(
                 f"pack: a weight of shape {weight.shape} has a value of size {largest:g}, beyond "
                 "float16: wanted dtype bfloat16 or float32"
