@@ -24,7 +24,7 @@ class OutOfDeviceMemory(DriverError):
 
 
 class KernelError(DriverError):
-    """The device refused a kernel, or a kernel cannot be built; later work is not affected."""
+    """The device refused a call, such as a launch; later work is not affected."""
 
 
 class DeviceLost(DriverError):

@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from drivers.cuda import cublaslt
+from drivers.cuda.build import cubin_of
 from drivers.cuda.device import Array
 from drivers.cuda.device_memory import DeviceMemory
-from drivers.cuda.kernel_modules import KernelModules
+from drivers.cuda.kernel_modules import CubinOf, KernelModules
 from drivers.cuda.launch import Launch
 from drivers.cuda.opening import require_device
 from drivers.cuda.pinned import PinnedSlots
@@ -29,7 +31,7 @@ class CupyDevice:
     every call raises DeviceLost.
     """
 
-    def __init__(self, cupy: Any, index: int) -> None:
+    def __init__(self, cupy: Any, index: int, cubin_of: CubinOf = cubin_of) -> None:
         """cupy: the module. Raises DriverError where this process does not see the device."""
         require_device(cupy, index)
         self.name = f"cuda:{index}"
@@ -42,13 +44,13 @@ class CupyDevice:
             self.stream = cupy.cuda.Stream(non_blocking=True)
             self._slots = PinnedSlots(cupy, self.stream)
             self.memory = DeviceMemory(cupy, self._gpu)
-            self.modules = KernelModules(cupy, self.name)
+            arch = f"sm_{self._gpu.compute_capability}"
+            self.modules = KernelModules(cupy, arch, cubin_of)
 
-    def compile_all(self, dtype: np.dtype[Any]) -> None:
-        """Build every kernel for a storage type. Raises KernelError naming one that cannot be."""
+    def load_kernels(self, dtype: np.dtype[Any]) -> None:
+        """As in BatchDevice."""
         with self._checked(f"kernels for {dtype}"):
-            self._gpu.use()
-            self.modules.compile_all(np.dtype(dtype))
+            self.modules.load_all(np.dtype(dtype))
 
     def open_arena(self) -> None:
         """Tensors that are made from here on lie in the arena. Raises OutOfDeviceMemory."""
@@ -97,6 +99,22 @@ class CupyDevice:
                 kernel(launch.grid, launch.block, given, shared_mem=launch.shared_bytes)
         except self._errors as error:
             self._fail(f"{theme} for {dtype}: {launch}({_described(arguments)})", error)
+
+    @property
+    def stream_address(self) -> int:
+        """As in Device. Who asks is about to launch: this becomes the device of its thread."""
+        self._enter()
+        address: int = self.stream.ptr
+        return address
+
+    def address(self, x: Array) -> int:
+        """As in Device."""
+        address: int = x.data.ptr
+        return address
+
+    def cublaslt(self) -> Any:
+        """As in Device. Raises DriverError where there is no such library."""
+        return cublaslt.load()
 
     def synchronize(self) -> None:
         """Wait until everything is done that was asked for."""

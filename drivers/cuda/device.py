@@ -56,15 +56,15 @@ class Device(Protocol):
 
 
 class BatchDevice(Device, Protocol):
-    """A device that a driver owns: with a name, modules to build ahead, and memory of a batch."""
+    """A device that a driver owns: with a name, kernels to load ahead, and memory of a batch."""
 
     @property
     def name(self) -> str:
         """`cuda:0` and the like."""
         ...
 
-    def compile_all(self, dtype: np.dtype[Any]) -> None:
-        """Build every kernel for a storage type. Raises KernelError."""
+    def load_kernels(self, dtype: np.dtype[Any]) -> None:
+        """Have every kernel for a storage type ready. Raises KernelCompileError."""
         ...
 
     def open_arena(self) -> None:

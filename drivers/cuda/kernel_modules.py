@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from drivers.cuda.launch import KERNELS, SHARED_BYTES_LIMIT, build_of
-from drivers.errors import KernelError
+from drivers.cuda.build import themes
+from drivers.cuda.launch import SHARED_BYTES_LIMIT, Build, build_of, storage_types
 
-LANGUAGE = "-std=c++17"
-
-
-def themes() -> tuple[str, ...]:
-    """All files of kernels, by name."""
-    return tuple(sorted(path.stem for path in KERNELS.glob("*.cu") if path.stem != "prelude"))
+CubinOf = Callable[[Build, str], Path]
+"""A build and an architecture such as sm_90 -> the file of its module (`drivers.cuda.build`)."""
 
 
 class KernelModules:
-    """Kernels by theme, storage type and name, compiled when they are first asked for.
+    """Kernels by theme, storage type and name. `loaded_total` counts modules."""
 
-    `compiled_total` counts modules.
-    """
-
-    def __init__(self, cupy: Any, device: str) -> None:
-        """device: its name, for messages."""
+    def __init__(self, cupy: Any, arch: str, cubin_of: CubinOf) -> None:
+        """arch: sm_90 and the like."""
         self._cupy = cupy
-        self._device = device
+        self._arch = arch
+        self._cubin_of = cubin_of
         self._modules: dict[tuple[str, np.dtype[Any]], Mapping[str, Any]] = {}
         self._shared_bytes: dict[int, int] = {}
-        self.compiled_total = 0
+        self.loaded_total = 0
 
-    def compile_all(self, dtype: np.dtype[Any]) -> None:
-        """Every theme for a storage type, so that no batch waits for a compiler."""
-        for theme in themes():
-            self._module(theme, dtype)
+    def load_all(self, dtype: np.dtype[Any]) -> None:
+        """Every theme for a storage type, so that no batch waits for a compiler.
+
+        Raises KernelCompileError.
+        """
+        wanted = [theme for theme in themes() if dtype in storage_types(theme)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # what is not cached, is compiled
+            cubins = pool.map(
+                lambda theme: self._cubin_of(build_of(theme, dtype), self._arch), wanted
+            )
+            for theme, _ in zip(wanted, cubins):
+                self._module(theme, dtype)
 
     def kernel(self, theme: str, dtype: np.dtype[Any], name: str, shared_bytes: int) -> Any:
-        """A kernel, allowed so many bytes of shared memory a block.
-
-        Raises KernelError where it cannot be compiled, or the device has no such memory.
-        """
+        """A kernel, allowed so many bytes of shared memory a block."""
         kernel = self._module(theme, dtype)[name]
         if shared_bytes > self._shared_bytes.get(id(kernel), SHARED_BYTES_LIMIT):
             kernel.max_dynamic_shared_size_bytes = shared_bytes
@@ -51,24 +53,14 @@ class KernelModules:
     def _module(self, theme: str, dtype: np.dtype[Any]) -> Mapping[str, Any]:
         found = self._modules.get((theme, dtype))
         if found is None:
-            found = self._compile(theme, dtype)
+            found = self._load(build_of(theme, dtype))
             self._modules[theme, dtype] = found
-            self.compiled_total += 1
+            self.loaded_total += 1
         return found
 
-    def _compile(self, theme: str, dtype: np.dtype[Any]) -> Mapping[str, Any]:
-        build = build_of(theme, dtype)
-        options = (LANGUAGE, *(f"-D{define}" for define in build.defines))
-        try:
-            module = self._cupy.RawModule(code=build.source, options=options, backend="nvrtc")
-            module.compile()
-            kernels = {name: module.get_function(name) for name in build.kernels}
-            for kernel in kernels.values():
-                _ = (
-                    kernel.kernel
-                )  # CuPy looks a name up when it is first used: here, not in a batch
-            return kernels
-        except self._cupy.cuda.compiler.CompileException as error:
-            said = [line for line in str(error).splitlines() if "error" in line]
-            first = (said or str(error).splitlines() or ["no message"])[0].strip()
-            raise KernelError(f"{self._device}: {theme} for {dtype}: {first}") from error
+    def _load(self, build: Build) -> Mapping[str, Any]:
+        module = self._cupy.RawModule(path=str(self._cubin_of(build, self._arch)))
+        kernels = {name: module.get_function(name) for name in build.kernels}
+        for kernel in kernels.values():
+            _ = kernel.kernel  # CuPy looks a name up when it is first used: here, not in a batch
+        return kernels

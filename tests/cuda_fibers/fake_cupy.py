@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
-from drivers.cuda.kernel_modules import themes
-from drivers.cuda.launch import STORAGE, Launch, build_of
-from tests.cuda_fibers.device import C_TYPES, guarded, module_of
-from tests.cuda_fibers.engine import FiberError
+from drivers.cuda.launch import Launch
+from drivers.errors import KernelCompileError
+from tests.cuda_fibers.device import C_TYPES, guarded
+from tests.cuda_fibers.engine import FiberError, compile_kernels
 
 POOL_BYTES = 512  # CuPy's pool rounds up to it
+POISONED_BYTES = 1 << 20  # of fresh memory: what is larger is a workspace, and costs time
 TEXT = {2: "cudaErrorMemoryAllocation", 700: "cudaErrorIllegalAddress", 1: "cudaErrorInvalidValue"}
 
 
@@ -33,10 +35,6 @@ class CUDADriverError(RuntimeError):
     def __init__(self, status):
         super().__init__(f"CUDA_ERROR {status}: told to fail")
         self.status = status
-
-
-class CompileException(Exception):
-    pass
 
 
 class OutOfMemoryError(MemoryError):
@@ -135,8 +133,8 @@ class FakeCupy:
 
     __version__ = "14.2.0"
 
-    def __init__(self, order="warp_greedy", devices=1, limit=None, edit=None):
-        self.order, self.devices, self.limit, self.edit = order, devices, limit, edit
+    def __init__(self, order="warp_greedy", devices=1, limit=None):
+        self.order, self.devices, self.limit = order, devices, limit
         self.allocated = 0
         self.allocations_total = 0
         self.launched = []
@@ -144,8 +142,9 @@ class FakeCupy:
         self.sticky = None
         self.capability = "90"
         self.current_device = 0
-        self.compiled_total = 0
+        self.loaded_total = 0
         self.broken_source = None
+        self._cubins = {}
         fake = self
 
         def alive(call):
@@ -222,7 +221,7 @@ class FakeCupy:
 
             def __init__(self, pool, memory):
                 self.pool, self.memory, self.ptr = pool, memory, memory.ptr
-                memory._bytes[...] = 0xFF
+                memory._bytes[:POISONED_BYTES] = 0xFF
 
             def __del__(self):
                 self.pool.free.append(self.memory)
@@ -290,8 +289,8 @@ class FakeCupy:
                 ctypes.memset(ptr, value, size)
 
         class RawKernel:
-            def __init__(self, name, module):
-                self.name, self._module = name, module
+            def __init__(self, name, build):
+                self.name, self._build = name, build
                 self.max_dynamic_shared_size_bytes = 48 * 1024
 
             @property
@@ -303,23 +302,17 @@ class FakeCupy:
                 assert len(grid) == len(block) == 3
                 assert shared_mem <= self.max_dynamic_shared_size_bytes
                 assert fake.current_streams, "a launch outside the driver's stream"
-                fake.run(self.name, self._module, Launch(self.name, grid, block, shared_mem), args)
+                fake.run(self._build, Launch(self.name, grid, block, shared_mem), args)
 
         class RawModule:
             def __init__(self, *, code=None, path=None, options=(), backend="nvrtc"):
                 assert (code is None) != (path is None)
-                assert backend == "nvrtc"
-                assert isinstance(options, tuple)
-                self.code, self.options = code, options
-
-            def compile(self, log_stream=None):
-                fake.compiled_total += 1
-                if fake.broken_source is not None and fake.broken_source in self.code:
-                    raise CompileException("kern.cu(7): error: told to fail\n1 error detected")
+                self.build = fake._cubins[path]
+                fake.loaded_total += 1
 
             def get_function(self, name):
-                theme, dtype = source_of(self.code, self.options)
-                return RawKernel(name, (theme, dtype))
+                assert name in self.build.kernels
+                return RawKernel(name, self.build)
 
         self.current_streams = []
         self.ndarray = ndarray
@@ -335,13 +328,21 @@ class FakeCupy:
             runtime=Runtime,
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
-            compiler=SimpleNamespace(CompileException=CompileException),
         )
 
-    def run(self, name, module, launch, args):
+    def cubin_of(self, build, arch):
+        """In the place of a compiler: a name for the build."""
+        assert arch == f"sm_{self.capability}"
+        if self.broken_source is not None and self.broken_source in build.source:
+            raise KernelCompileError(f"{arch}: told to fail")
+        path = f"{len(self._cubins)}.cubin"
+        self._cubins[path] = build
+        return Path(path)
+
+    def run(self, build, launch, args):
         """One launch on the fibers."""
         number = len(self.launched)
-        self.launched.append(name)
+        self.launched.append(launch.kernel)
         error = self.fail_at.get(number)
         if error is not None:
             if error.status == 700:
@@ -349,7 +350,7 @@ class FakeCupy:
             raise error
         values = [self._argument(value) for value in args]
         try:
-            module_of(*module, self.edit).run(launch, values, self.order)
+            compile_kernels(build).run(launch, values, self.order)
         except FiberError as fault:
             self.sticky = 700
             raise CUDARuntimeError(700) from fault
@@ -363,13 +364,3 @@ class FakeCupy:
             assert value == 0, "addresses are passed as arrays"
             return None
         return C_TYPES[type(value)](value)
-
-
-@functools.cache
-def source_of(code, options):
-    """Theme and storage type of a source: what the fibers know a build by."""
-    for theme, dtype in itertools.product(themes(), STORAGE):
-        build = build_of(theme, dtype)
-        if build.source == code and {f"-D{define}" for define in build.defines} <= set(options):
-            return theme, dtype
-    raise AssertionError("the driver compiles what is no theme")

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 from drivers import DriverError
-from drivers.cuda.cupy_device import CupyDevice, open_device
-from drivers.cuda.launch import Launch
+from drivers.cuda.build import themes
+from drivers.cuda.cupy_device import open_device
+from drivers.cuda.launch import storage_types
+from drivers.cuda.launches import memory
+from drivers.cuda.norms import CudaNorms
 from drivers.cuda.opening import device_index, import_cupy
 from drivers.cuda.pinned import SLOT_BYTES, SLOTS
-from drivers.dtypes import BFLOAT16
-from drivers.errors import DeviceLost, KernelError, OutOfDeviceMemory
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from drivers.errors import DeviceLost, KernelCompileError, KernelError, OutOfDeviceMemory
+from tests.cuda_fibers.cuda_driver import FakeDevice
 from tests.cuda_fibers.device import FiberDevice
-from tests.cuda_fibers.driver import run_attention
 from tests.cuda_fibers.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy
 
-HEADS = {"num_heads": 2, "kv_heads": 2, "head_dim": 32, "scale": 0.2, "max_seq": 5}
-CU_SEQLENS = np.array([0, 2, 7], np.int32)
+LIMIT = 1 << 20  # bytes of a device that has little memory
+KERNEL = "norm_held_1"
+UINT8 = np.dtype(np.uint8)
 
 
 @pytest.fixture
@@ -29,12 +33,14 @@ def fake():
 
 @pytest.fixture
 def device(fake):
-    return CupyDevice(fake, 0)
+    return FakeDevice(fake)
 
 
-def attend(device, rng, dtype=np.float16, **heads):
-    qkv = rng.standard_normal((7, 192)).astype(dtype)
-    return run_attention(device, qkv, CU_SEQLENS, **HEADS | heads)
+def normed(device, rng):
+    """One launch, with a null pointer among its arguments."""
+    x = device.upload(rng.standard_normal((7, 192)).astype(np.float16))
+    weight = device.upload(np.ones(192, np.float16))
+    return CudaNorms(device).layer_norm(x, weight, None, eps=1e-5)
 
 
 # ---- opening
@@ -113,48 +119,46 @@ def test_every_array_is_on_the_boundary_that_kernels_load_from(device):
 
 
 def test_a_launch_is_the_one_that_the_fibers_run(device, fake, rng):
-    want = attend(FiberDevice("warp_greedy"), np.random.default_rng(1))
-    got = device.download(attend(device, np.random.default_rng(1)))
+    want = normed(FiberDevice("warp_greedy"), np.random.default_rng(1))
+    got = device.download(normed(device, np.random.default_rng(1)))
     assert np.array_equal(got, want)
-    assert fake.launched == ["varlen_attention_32"]
+    assert fake.launched == [KERNEL]
 
 
-def test_all_modules_are_built_ahead_and_none_in_a_launch(device, fake, rng):
-    device.compile_all(np.dtype(np.float16))
-    built = fake.compiled_total
-    assert built == device.modules.compiled_total >= 1
-    device.compile_all(np.dtype(np.float16))
-    attend(device, rng)
-    assert fake.compiled_total == built
+def test_all_kernels_are_loaded_ahead_and_none_in_a_launch(device, fake, rng):
+    device.load_kernels(FLOAT16)
+    loaded = fake.loaded_total
+    assert loaded == device.modules.loaded_total == len(themes())
+    device.load_kernels(FLOAT16)
+    normed(device, rng)
+    assert fake.loaded_total == loaded
+    device.load_kernels(FLOAT32)
+    assert fake.loaded_total == loaded + len([t for t in themes() if FLOAT32 in storage_types(t)])
 
 
 def test_a_kernel_that_wants_more_shared_memory_is_allowed_it_once(device):
-    kernel = device.modules.kernel(
-        "varlen_attention", np.dtype(np.float16), "varlen_attention_32", 0
-    )
+    kernel = device.modules.kernel("norms", FLOAT16, KERNEL, 0)
     assert kernel.max_dynamic_shared_size_bytes == 48 * 1024
     for size, allowed in ((60_000, 60_000), (50_000, 60_000), (70_000, 70_000)):
-        again = device.modules.kernel(
-            "varlen_attention", np.dtype(np.float16), "varlen_attention_32", size
-        )
+        again = device.modules.kernel("norms", FLOAT16, KERNEL, size)
         assert again is kernel
         assert kernel.max_dynamic_shared_size_bytes == allowed
 
 
-def test_a_source_that_does_not_compile_is_named(device, fake):
-    fake.broken_source = "varlen_attention"
-    with pytest.raises(KernelError, match=r"cuda:0: varlen_attention for float16: .*error: told"):
-        device.compile_all(np.dtype(np.float16))
+def test_a_source_that_does_not_compile_is_refused_ahead(device, fake):
+    fake.broken_source = KERNEL
+    with pytest.raises(KernelCompileError, match="sm_90: told to fail"):
+        device.load_kernels(FLOAT16)
 
 
 @pytest.mark.parametrize("error", [CUDARuntimeError(1), CUDADriverError(1)])
 def test_a_launch_that_is_refused_names_itself_and_harms_no_other(device, fake, rng, error):
     fake.fail_at[0] = error
     with pytest.raises(KernelError) as said:
-        attend(device, rng)
-    for part in ("cuda:0", "varlen_attention_32", "grid=(1, 2, 2)", "float16 (7, 192)", "null"):
+        normed(device, rng)
+    for part in ("cuda:0", KERNEL, "grid=(", "float16 (7, 192)", "null"):
         assert part in str(said.value)
-    attend(device, rng)
+    normed(device, rng)
 
 
 @pytest.mark.parametrize("how", ["told", "a write past the end"])
@@ -162,30 +166,27 @@ def test_a_device_that_fails_is_lost_for_good(device, fake, rng, how):
     if how == "told":
         fake.fail_at[0] = CUDARuntimeError(700)
     x = device.upload(np.ones(3, np.float32))
-    with pytest.raises(DeviceLost, match=r"cuda:0: varlen_attention.*process, which must be repl"):
-        attend(device, rng) if how == "told" else over_the_end(device)
+    with pytest.raises(DeviceLost, match=r"cuda:0: .*; the device is lost to this process, which"):
+        normed(device, rng) if how == "told" else over_the_end(device)
     for call in (
-        lambda: attend(device, rng),
-        lambda: device.new((3,), np.dtype(np.float32)),
+        lambda: normed(device, rng),
+        lambda: device.new((3,), FLOAT32),
         lambda: device.upload(np.ones(3, np.float32)),
         lambda: device.download(x),
         device.synchronize,
         device.open_arena,
-        lambda: device.compile_all(np.dtype(np.float16)),
+        lambda: device.load_kernels(FLOAT16),
     ):
-        with pytest.raises(DeviceLost, match="varlen_attention"):
+        with pytest.raises(DeviceLost, match="IllegalAddress.*is lost"):
             call()
 
 
 def over_the_end(device):
-    """A launch over 700 tokens of an array that has 7."""
-    out = device.new((7, 64), np.dtype(np.float16))
-    qkv = device.upload(np.ones((7, 192), np.float16))
-    ends = device.upload(np.array([0, 70_000], np.int32))
-    launch = Launch("varlen_attention_32", (1, 2, 1), (128, 1, 1), 12416)
-    sizes = [np.int32(n) for n in (0, 2, 2, 32)]
-    arguments = (out, qkv, ends, None, *sizes, np.float32(1), np.int32(-1), np.int32(-1))
-    device.launch("varlen_attention", np.dtype(np.float16), launch, arguments)
+    """A copy of more bytes than there are."""
+    x = device.upload(np.ones((7, 192), np.float16))
+    size = 1 << 20
+    arguments = (device.new((7, 192), FLOAT16), x, np.int64(size))
+    device.launch("memory", FLOAT32, memory.copy_bytes(size_bytes=size), arguments)
 
 
 # ---- memory
@@ -194,8 +195,8 @@ def over_the_end(device):
 def batch(device, rng):
     """A batch's tensors: what is left of it, on the host."""
     device.open_arena()
-    x = attend(device, rng)
-    y = attend(device, rng)
+    x = normed(device, rng)
+    y = normed(device, rng)
     out = device.download(x), device.download(y)
     device.close_arena()
     return out
@@ -217,7 +218,7 @@ def test_a_batch_like_those_before_allocates_nothing(device, fake, rng):
 def test_a_larger_batch_makes_the_arena_larger_and_a_smaller_one_leaves_it(device, rng):
     def sized(rows):
         device.open_arena()
-        device.new((rows,), np.dtype(np.uint8))
+        device.new((rows,), UINT8)
         device.close_arena()
         return device.memory.arena_bytes
 
@@ -227,9 +228,9 @@ def test_a_larger_batch_makes_the_arena_larger_and_a_smaller_one_leaves_it(devic
 def test_the_same_batch_has_its_tensors_at_the_same_addresses(device):
     def addresses():
         device.open_arena()
-        held = [device.new((n,), np.dtype(np.float32)) for n in (100, 7, 1000)]
+        held = [device.new((n,), FLOAT32) for n in (100, 7, 1000)]
         del held[1]
-        held.append(device.new((3,), np.dtype(np.float32)))
+        held.append(device.new((3,), FLOAT32))
         device.close_arena()
         return [x.data.ptr for x in held]
 
@@ -253,38 +254,38 @@ def test_what_is_held_keeps_its_values_through_batches_and_new_blocks(device, rn
 def test_outside_batches_memory_is_not_the_arenas(device, rng):
     batch(device, rng)
     batch(device, rng)
-    x = device.new((100,), np.dtype(np.float32))
+    x = device.new((100,), FLOAT32)
     assert device.memory.spilled_total > 0
     assert not hasattr(x.data.mem, "_owner")
 
 
 def test_out_of_memory_says_what_was_wanted_and_what_there_is():
-    device = CupyDevice(FakeCupy(limit=1 << 20), 0)
-    kept = device.new((1000,), np.dtype(np.uint8))
+    device = FakeDevice(FakeCupy(limit=LIMIT))
+    kept = device.new((1000,), UINT8)
     with pytest.raises(OutOfDeviceMemory) as said:
-        device.new((2, 1 << 20), np.dtype(np.uint8))
+        device.new((2, 1 << 20), UINT8)
     assert "cuda:0: a tensor uint8 (2, 1048576): Out of memory" in str(said.value)
     assert "of 1 MiB are free" in str(said.value)
-    assert device.new((1 << 19,), np.dtype(np.uint8)).shape == (1 << 19,)
+    assert device.new((1 << 19,), UINT8).shape == (1 << 19,)
     del kept
 
 
 def test_memory_that_is_kept_for_reuse_is_given_back_before_there_is_none():
-    device = CupyDevice(FakeCupy(limit=1 << 20), 0)
-    device.new((1 << 19,), np.dtype(np.uint8))
-    device.new((700_000,), np.dtype(np.uint8))
-    device.new((1 << 20,), np.dtype(np.uint8))
+    device = FakeDevice(FakeCupy(limit=LIMIT))
+    device.new((1 << 19,), UINT8)
+    device.new((700_000,), UINT8)
+    device.new((1 << 20,), UINT8)
 
 
 def test_a_batch_that_was_too_large_does_not_make_the_arena_too_large():
-    device = CupyDevice(FakeCupy(limit=1 << 20), 0)
+    device = FakeDevice(FakeCupy(limit=LIMIT))
     device.open_arena()
-    first = device.new((1 << 19,), np.dtype(np.uint8))
+    first = device.new((1 << 19,), UINT8)
     with pytest.raises(OutOfDeviceMemory):
-        device.new((1 << 20,), np.dtype(np.uint8))
+        device.new((1 << 20,), UINT8)
     device.close_arena()
     del first
     for _ in range(3):
         device.open_arena()
-        device.new((1 << 19,), np.dtype(np.uint8))
+        device.new((1 << 19,), UINT8)
         device.close_arena()

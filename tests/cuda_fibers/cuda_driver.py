@@ -1,0 +1,24 @@
+"""The CUDA driver on the stand-ins for CuPy and cublasLt."""
+
+from __future__ import annotations
+
+from drivers.cuda import CudaDriver
+from drivers.cuda.cupy_device import CupyDevice
+from tests.cuda_fibers.fake_cublaslt import FakeCublasLt
+from tests.cuda_fibers.fake_cupy import FakeCupy
+
+
+class FakeDevice(CupyDevice):
+    """The device as it is, with a stand-in for the one library that it loads."""
+
+    def __init__(self, cupy, index=0):
+        super().__init__(cupy, index, cupy.cubin_of)
+        self.fake_cublaslt = FakeCublasLt()
+
+    def cublaslt(self):
+        return self.fake_cublaslt
+
+
+def cuda_driver(order="warp_greedy", **options):
+    """A driver whose kernels run on fibers in an order; options are those of FakeCupy."""
+    return CudaDriver(FakeDevice(FakeCupy(order, **options)))
