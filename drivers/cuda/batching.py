@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drivers import dtypes, shapes
 from drivers.batches import batch_inputs
@@ -22,12 +24,16 @@ class CudaBatching(CudaOps):
     `drivers.primitives.attention.AttentionSteps`."""
 
     def prepare_batch(self, encodings: Sequence[Encoding], max_seq: int) -> BatchInputs[Array]:
-        upload = self.device.upload
+        upload = self._upload_for_batch
         return batch_inputs("prepare_batch", encodings, max_seq, padded=True, upload=upload)
 
     def prepare_batch_unpadded(self, encodings: Sequence[Encoding]) -> BatchInputs[Array]:
         op, longest = "prepare_batch_unpadded", max(lengths_of(encodings), default=0)
-        return batch_inputs(op, encodings, longest, padded=False, upload=self.device.upload)
+        return batch_inputs(op, encodings, longest, padded=False, upload=self._upload_for_batch)
+
+    def _upload_for_batch(self, array: NDArray[Any]) -> Array:
+        """Ids, masks and sequence starts of a batch, on the device."""
+        return self.device.upload(array)
 
     # ---- padding: one head as wide as a token
 

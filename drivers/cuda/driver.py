@@ -7,11 +7,20 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from drivers.cuda.base import CudaOps
+from drivers.cuda.attention import CudaAttention
+from drivers.cuda.attention_steps import CudaSoftmax
+from drivers.cuda.banded import CudaBanded
+from drivers.cuda.batching import CudaBatching
 from drivers.cuda.cupy_device import open_device
 from drivers.cuda.device import Array, BatchDevice
+from drivers.cuda.lookups import CudaLookups
+from drivers.cuda.memory import CudaMemory
+from drivers.cuda.norms import CudaNorms
 from drivers.cuda.opening import describe_device, device_index, import_cupy
-from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from drivers.cuda.pooling import CudaPooling
+from drivers.cuda.products import CudaProducts
+from drivers.cuda.rotary import CudaRotary
+from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
 from drivers.errors import DriverError
 from drivers.types import WeightRole
 
@@ -19,7 +28,18 @@ DTYPES = (FLOAT16, BFLOAT16, FLOAT32)
 FLOAT16_LARGEST = 65504.0
 
 
-class CudaDriver(CudaOps):
+class CudaDriver(
+    CudaMemory,
+    CudaBatching,
+    CudaProducts,
+    CudaNorms,
+    CudaLookups,
+    CudaPooling,
+    CudaAttention,
+    CudaSoftmax,
+    CudaBanded,
+    CudaRotary,
+):
     """Every operation as kernels of one device: float16, bfloat16 or float32 storage, float32
     arithmetic.
 
@@ -35,7 +55,7 @@ class CudaDriver(CudaOps):
         super().__init__(device)
         self.name = device.name
         self._owned = device
-        self._compiled: set[np.dtype[Any]] = set()
+        self._loaded: set[np.dtype[Any]] = set()
         self._scopes = 0
         self._batch_open = False
 
@@ -63,15 +83,23 @@ class CudaDriver(CudaOps):
                 "float16: wanted dtype bfloat16 or float32"
             )
         packed = super().pack(weight, role, want)
-        self._compile(want)
+        self._load_kernels(want)
         return packed
 
-    def _compile(self, dtype: np.dtype[Any]) -> None:
-        """Build the kernels for a storage type, and for what is float32 whatever the storage."""
+    def _load_kernels(self, dtype: np.dtype[Any]) -> None:
+        """Those for a storage type, and for what is float32 whatever the storage."""
         for needed in (dtype, FLOAT32):
-            if needed not in self._compiled:
-                self._owned.compile_all(needed)
-                self._compiled.add(needed)
+            if needed not in self._loaded:
+                self._owned.load_kernels(needed)
+                self._loaded.add(needed)
+
+    # ---- batches
+
+    def _upload_for_batch(self, array: NDArray[Any]) -> Array:
+        out = super()._upload_for_batch(array)
+        if array.dtype == INT32:
+            self._remember_ids(out, array)
+        return out
 
     # ---- a batch's life
 

@@ -7,6 +7,19 @@ import pytest
 
 from drivers import open_driver
 from tests.conftest import DRIVERS
+from tests.cuda_fibers.cuda_driver import cuda_driver
+
+CUDA = pytest.param("cuda", marks=pytest.mark.slow)  # its kernels run on fibers
+
+
+def opened(name):
+    return cuda_driver() if name == "cuda" else open_driver(name)
+
+
+@pytest.fixture(params=[*DRIVERS, CUDA])
+def driver(request):
+    """Each driver that computes."""
+    return opened(request.param)
 
 
 @pytest.fixture(params=[np.float32, np.float16], ids=["f32", "f16"])
@@ -15,7 +28,7 @@ def dtype(request):
     return np.dtype(request.param)
 
 
-@pytest.fixture(params=[*DRIVERS, "null"])
+@pytest.fixture(params=[*DRIVERS, "null", CUDA])
 def any_driver(request):
     """Each driver, those that hold no values too: what is refused must be refused by all."""
-    return open_driver(request.param)
+    return opened(request.param)

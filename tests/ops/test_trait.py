@@ -124,6 +124,8 @@ def test_every_name_can_be_called_on_every_driver(any_driver):
     """In an order that opens a batch before it closes it."""
     order = list(calls(any_driver, F16))
     for row in sorted(TRAIT, key=lambda row: order.index(row.method) if row.method in order else 0):
+        if row.name == "new_for_clone" and any_driver.name.startswith("cuda"):
+            continue  # a device has one driver: tests/cuda_fibers/test_cuda_driver.py
         inputs, options = call_of(any_driver, row, F16)
         getattr(any_driver, row.name)(*inputs, **options)
 
