@@ -210,7 +210,7 @@ class FakeCupy:
                     raise OutOfMemoryError(size, fake.allocated)
                 fake.allocated += size
                 fake.allocations_total += 1
-                self.size, self._bytes = size, guarded((size,), np.uint8)
+                self.size, self._bytes = size, guarded((size,), np.uint8, filled=False)
                 self.ptr = self._bytes.ctypes.data
 
             def free(self):
