@@ -53,7 +53,8 @@ class ModelConfig:
     dtype: Dtype = field(
         default="auto",
         metadata=meta(
-            "Precision of weights and activations. `auto` is resolved once for a whole run.",
+            "Precision of weights and activations. `auto`: the driver's first that the model's "
+            "activations fit in, resolved once for a whole run.",
             choices=get_args(Dtype),
         ),
     )
@@ -182,7 +183,8 @@ class WorkersConfig:
     driver: DriverName = field(
         default="auto",
         metadata=meta(
-            'Compute driver of every worker. Write `"null"` in quotes: bare, it is YAML\'s null.',
+            'Compute driver of every worker. Write `"null"` in quotes: bare, it is YAML\'s null. '
+            "`cuda`: one GPU a worker.",
             choices=get_args(DriverName),
         ),
     )
