@@ -72,7 +72,7 @@ class CudaDriver(
 
     def pack(self, weight: NDArray[Any], role: WeightRole, dtype: DTypeLike) -> Array:
         want = np.dtype(dtype)
-        largest = float(np.abs(weight).max(initial=0)) if want in self.dtypes else 0.0
+        largest = float(np.maximum(weight.max(initial=0), -weight.min(initial=0)))
         if not np.isfinite(largest):
             raise DriverError(
                 f"pack: a weight of shape {weight.shape} has values beyond all bounds"

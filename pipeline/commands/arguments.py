@@ -29,6 +29,6 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument(
         "--driver",
         default="auto",
-        help="auto, cpu, numpy or null; cpu:avx2 picks one instruction set",
+        help="auto, cuda, cpu, numpy or null; cuda:1 picks a device, cpu:avx2 an instruction set",
     )
     parser.add_argument("--max-seq-len", type=int, help="tokens a text may have")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, get_args
 
 from arch.checkpoint import POOL_MODES
+from drivers import gpus_of, open_driver
 from pipeline.commands.arguments import Subparsers, add_model
 from pipeline.embedder import DTYPES, Embedder
 from pipeline.errors import TextError, UsageError
@@ -36,7 +37,7 @@ def add_parsers(commands: Subparsers) -> None:
     parser.add_argument("--text-key", default="text", help="key of a JSON line's text")
     parser.add_argument("--id-key", default="id", help="key of a JSON line's id")
     parser.add_argument("--dtype", default="auto", choices=["auto", *DTYPES])
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=int, help="else one a core, or one for a GPU")
     parser.add_argument("--prompt", help="name of one of the folder's prompts")
     parser.add_argument("--prompt-text", help="a literal prompt")
     parser.add_argument("--pooling", choices=list(POOL_MODES), help="instead of the folder's")
@@ -81,11 +82,14 @@ def embed(args: argparse.Namespace) -> None:
 
 
 def _open_embedder(args: argparse.Namespace) -> Embedder:
+    driver, threads = open_driver(args.driver), args.threads
+    if threads is None:
+        threads = 1 if gpus_of(driver.name) else os.cpu_count() or 1
     return Embedder.open(
         args.model,
-        driver=args.driver,
+        driver=driver,
         dtype=args.dtype,
-        threads=args.threads,
+        threads=threads,
         max_seq_len=args.max_seq_len,
         pooling=args.pooling,
         normalize=args.normalize,
