@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -141,7 +142,7 @@ class FakeCupy:
         self.fail_at = {}
         self.sticky = None
         self.capability = "90"
-        self.current_device = 0
+        self._of_thread = threading.local()  # the current device
         self.loaded_total = 0
         self.broken_source = None
         self._cubins = {}
@@ -161,7 +162,7 @@ class FakeCupy:
                 self.id = device
 
             def use(self):
-                fake.current_device = self.id
+                fake._of_thread.device = self.id
 
             @property
             def mem_info(self):
@@ -228,11 +229,13 @@ class FakeCupy:
 
         class MemoryPool:
             def __init__(self, allocator=None):
+                self.device = fake.current_device
                 self.free = []
                 self.held = 0
 
             @alive
             def malloc(self, size):
+                assert fake.current_device == self.device, "memory of another device"
                 size = -(-size // POOL_BYTES) * POOL_BYTES
                 for at, memory in enumerate(self.free):
                     if memory.size == size:
@@ -354,6 +357,11 @@ class FakeCupy:
         except FiberError as fault:
             self.sticky = 700
             raise CUDARuntimeError(700) from fault
+
+    @property
+    def current_device(self):
+        """Each thread's own, the first one where it has not said."""
+        return getattr(self._of_thread, "device", 0)
 
     @staticmethod
     def _argument(value):

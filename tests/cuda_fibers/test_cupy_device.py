@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -187,6 +188,15 @@ def over_the_end(device):
     size = 1 << 20
     arguments = (device.new((7, 192), FLOAT16), x, np.int64(size))
     device.launch("memory", FLOAT32, memory.copy_bytes(size_bytes=size), arguments)
+
+
+def test_any_thread_may_use_it_whatever_its_current_device(rng):
+    device = FakeDevice(FakeCupy(devices=2), 1)
+    with ThreadPoolExecutor(1) as other:
+        x = other.submit(normed, device, rng).result()
+        for call in (device.synchronize, device.open_arena, lambda: device.stream_address):
+            other.submit(call).result()
+        assert np.isfinite(other.submit(device.download, x).result()).all()
 
 
 # ---- memory

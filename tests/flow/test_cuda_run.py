@@ -8,6 +8,7 @@ from run_builder import column_of, run_whole, small_shards, stand_in_for_ray
 
 from drivers.errors import DeviceLost, DriverError
 from pipeline import actor
+from pipeline.commands.run import _estimate
 from pipeline.errors import UsageError
 from pipeline.run import prepare
 from tests.cuda_fibers.cuda_driver import FakeDevice
@@ -53,6 +54,7 @@ def test_a_run_is_planned_where_there_is_no_device(tmp_path, monkeypatch):
     monkeypatch.setattr("drivers.cuda.driver.import_cupy", missing)
     prepared = prepare(cuda_run(tmp_path))
     assert (prepared.model.driver.name, prepared.model.dtype) == ("cuda:0", "float16")
+    assert _estimate(prepared) == "no estimate: cuda:0: CuPy is not installed"
     with pytest.raises(DriverError, match="cuda:0: CuPy is not installed"):
         run_whole(cuda_run(tmp_path))
 
