@@ -1,4 +1,4 @@
-"""CudaDriver: one CUDA device, and a driver that is planned here and opened by a worker."""
+"""CudaDriver: all themes of operations on one CUDA device."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from drivers.cuda.attention import CudaAttention
 from drivers.cuda.attention_steps import CudaSoftmax
 from drivers.cuda.banded import CudaBanded
 from drivers.cuda.batching import CudaBatching
-from drivers.cuda.cupy_device import open_device
 from drivers.cuda.device import Array, BatchDevice
 from drivers.cuda.lookups import CudaLookups
 from drivers.cuda.memory import CudaMemory
 from drivers.cuda.norms import CudaNorms
-from drivers.cuda.opening import describe_device, device_index, import_cupy
+from drivers.cuda.planned import DTYPES, PREFERRED_TOKENS, open_cuda
 from drivers.cuda.pooling import CudaPooling
 from drivers.cuda.products import CudaProducts
 from drivers.cuda.rotary import CudaRotary
-from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
+from drivers.dtypes import FLOAT16, FLOAT32, INT32
 from drivers.errors import DriverError
 from drivers.types import WeightRole
 
-DTYPES = (FLOAT16, BFLOAT16, FLOAT32)
 FLOAT16_LARGEST = 65504.0
 
 
@@ -48,7 +46,7 @@ class CudaDriver(
     """
 
     name = "cuda:0"
-    preferred_tokens = 16384
+    preferred_tokens = PREFERRED_TOKENS
     dtypes: tuple[np.dtype[Any], ...] = DTYPES
 
     def __init__(self, device: BatchDevice) -> None:
@@ -134,28 +132,3 @@ class CudaDriver(
         self._scopes -= 1
         if not self._scopes and not self._batch_open:
             self._owned.close_arena()
-
-
-class UnopenedCuda:
-    """A CUDA driver as a plan knows it: `new_for_clone` opens it, in the process that calls."""
-
-    preferred_tokens = CudaDriver.preferred_tokens
-    dtypes = DTYPES
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def new_for_clone(self) -> CudaDriver:
-        """The driver. Raises DriverError where this process does not see the device."""
-        return open_cuda(self.name)
-
-
-def open_cuda(name: str) -> CudaDriver:
-    """A driver for `cuda` or `cuda:N`. Raises DriverError saying in one line what is missing."""
-    return CudaDriver(open_device(import_cupy(name), device_index(name)))
-
-
-def describe_cuda(name: str) -> str:
-    """What a device is, without opening it. Raises DriverError as `open_cuda` does."""
-    index = device_index(name)
-    return describe_device(import_cupy(name), index)

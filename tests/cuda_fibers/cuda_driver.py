@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drivers.cuda import CudaDriver
 from drivers.cuda.cupy_device import CupyDevice
+from drivers.cuda.driver import CudaDriver
 from tests.cuda_fibers.fake_cublaslt import FakeCublasLt
 from tests.cuda_fibers.fake_cupy import FakeCupy
 

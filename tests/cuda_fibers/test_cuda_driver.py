@@ -9,8 +9,9 @@ import pytest
 
 import drivers
 from drivers import DriverError, DtypeError, Encoding, open_driver
-from drivers.cuda import CudaDriver, open_cuda
+from drivers.cuda import open_cuda
 from drivers.cuda.build import themes
+from drivers.cuda.driver import CudaDriver
 from drivers.cuda.launch import storage_types
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.errors import DeviceLost
@@ -31,7 +32,7 @@ def driver(fake):
 @pytest.fixture
 def visible(fake, monkeypatch):
     """The stand-in, found where CuPy is looked for."""
-    monkeypatch.setattr("drivers.cuda.driver.import_cupy", lambda name: fake)
+    monkeypatch.setattr("drivers.cuda.planned.import_cupy", lambda name: fake)
     monkeypatch.setattr("drivers.cuda.cupy_device.CupyDevice", FakeDevice)
     return fake
 

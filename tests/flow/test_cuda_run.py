@@ -26,8 +26,8 @@ def shards_done(monkeypatch):
 def fake(monkeypatch):
     """A machine with one device."""
     made = FakeCupy()
-    monkeypatch.setattr("drivers.cuda.driver.import_cupy", lambda name: made)
-    monkeypatch.setattr("drivers.cuda.driver.open_device", FakeDevice)
+    monkeypatch.setattr("drivers.cuda.planned.import_cupy", lambda name: made)
+    monkeypatch.setattr("drivers.cuda.cupy_device.open_device", FakeDevice)
     return made
 
 
@@ -51,7 +51,7 @@ def test_a_run_is_planned_where_there_is_no_device(tmp_path, monkeypatch):
     def missing(name):
         raise DriverError(f"{name}: CuPy is not installed")
 
-    monkeypatch.setattr("drivers.cuda.driver.import_cupy", missing)
+    monkeypatch.setattr("drivers.cuda.planned.import_cupy", missing)
     prepared = prepare(cuda_run(tmp_path))
     assert (prepared.model.driver.name, prepared.model.dtype) == ("cuda:0", "float16")
     assert _estimate(prepared) == "no estimate: cuda:0: CuPy is not installed"

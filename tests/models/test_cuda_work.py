@@ -10,7 +10,7 @@ import pytest
 
 from arch import classic_bert, modern_bert, nomic_bert, qwen3
 from drivers import Encoding
-from drivers.cuda import CudaDriver
+from drivers.cuda.driver import CudaDriver
 from drivers.dtypes import FLOAT16, FLOAT32
 from drivers.types import NormWeights, QkNorm, Rope
 from tests.cuda_fibers.fake_cublaslt import FakeCublasLt

@@ -75,7 +75,7 @@ def test_a_device_that_is_no_number_is_refused(name):
 
 
 def test_a_plan_names_a_device_without_opening_it(monkeypatch):
-    monkeypatch.setattr("drivers.cuda.driver.import_cupy", without_cupy)
+    monkeypatch.setattr("drivers.cuda.planned.import_cupy", without_cupy)
     planned = plan_driver("cuda")
     assert (planned.name, gpus_of(planned.name)) == ("cuda:0", 1)
     assert planned.dtypes[0] == np.float16
