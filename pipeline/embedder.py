@@ -264,7 +264,10 @@ class Embedder:
                 if len(encodings) == 1:
                     raise OutOfDeviceMemory(self._too_long(tokens, error)) from error
                 smallest = tokens if self._too_large is None else min(tokens, self._too_large)
-                logger.warning("a batch of %d tokens is halved from here on: %s", tokens, error)
+                # as text: a record that kept the error would keep the batch's tensors with it
+                logger.warning(
+                    "a batch of %d tokens is halved from here on: %s", tokens, f"{error}"
+                )
                 self._too_large = smallest
             else:
                 self._fitted_tokens = max(self._fitted_tokens, tokens)

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from run_builder import column_of, run_whole, small_shards, stand_in_for_ray
 
-from drivers.errors import DeviceLost, DriverError
-from pipeline import actor
+from drivers.cuda.driver import CudaDriver
+from drivers.errors import DeviceLost, DriverError, OutOfDeviceMemory
+from pipeline import Embedder, actor
 from pipeline.commands.run import _estimate
 from pipeline.errors import UsageError
 from pipeline.run import prepare
 from tests.cuda_fibers.cuda_driver import FakeDevice
 from tests.cuda_fibers.fake_cupy import CUDARuntimeError, FakeCupy
+from tests.models.folders import TinyBert, build
 
 pytestmark = pytest.mark.slow
 
@@ -78,3 +80,24 @@ def test_a_worker_whose_device_is_lost_ends_its_process(tmp_path, fake, monkeypa
         run_whole(cuda_run(tmp_path))
     assert ended.value.args == (actor.DEVICE_LOST_EXIT,)
     assert isinstance(ended.value.__context__, DeviceLost)
+
+
+def test_a_batch_beyond_the_devices_memory_is_halved(tmp_path):
+    build(tmp_path / "model", TinyBert())
+    texts = [f"the cat is {'a river ' * (n % 5)}" for n in range(40)]
+
+    def embedded(limit):
+        driver = CudaDriver(FakeDevice(FakeCupy(limit=limit)))
+        fake, memory = driver.device._cupy, driver.device.memory
+        with Embedder.open(tmp_path / "model", driver=driver) as embedder:
+            before = fake.allocated
+            vectors = [embedder.encode(texts) for _ in range(3)]
+            return vectors, before, memory.arena_bytes
+
+    whole, before, needed = embedded(None)
+    halved, _, arena = embedded(before + needed * 6 // 10)
+    assert 0 < arena < needed
+    for vectors in (*whole, *halved):
+        assert np.abs(vectors - whole[0]).max() < 2e-3
+    with pytest.raises(OutOfDeviceMemory, match="a text of .* tokens does not fit .* nothing did"):
+        embedded(before + 2048)
