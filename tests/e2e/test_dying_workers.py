@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,16 @@ def marked(job: Job) -> list[Row]:
     return made
 
 
+@pytest.fixture(scope="module")
+def embedder(tiny_model: Path) -> Iterator[Embedder]:
+    """The model in float32, which every driver has."""
+    with Embedder.open(tiny_model, dtype="float32") as opened:
+        yield opened
+
+
 def with_driver(job: Job, driver: Driver[Any]) -> PreparedRun:
-    """The run of `job`, prepared, whose workers get clones of `driver`."""
+    """The run of `job`, prepared in float32, whose workers get clones of `driver`."""
+    job.set("model", dtype="float32")
     run = prepare(job.config())
     return replace(run, model=replace(run.model, driver=driver))
 

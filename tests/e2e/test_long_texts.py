@@ -32,7 +32,7 @@ def test_chunks_of_a_long_text_do_not_carry_all_of_it(
     job.set("chunking", max_tokens=30)
     run = prepare(job.config())
     payload = ShardReader(run.config)(run.todo[0])
-    with open_configured(run.config, driver="numpy", dtype=run.model.dtype) as embedder:
+    with open_configured(run.config, driver="numpy", dtype="float32") as embedder:
         done = ShardEmbedder(run.config, embedder)(payload)
     assert done.failure is None
     assert done.rows >= TEXT_WORDS / 30

@@ -51,8 +51,10 @@ def asked(index, **options):
 
 
 def embedded_text(index, text, **options):
-    """The vector of a text with no prompt, by the Embedder alone."""
-    with Embedder.open(index.version.summary["model"], **options) as embedder:
+    """The vector of a text with no prompt, by the Embedder alone, in the index's dtype."""
+    summary = index.version.summary
+    options = {"dtype": summary["dtype"], **options}
+    with Embedder.open(summary["model"], **options) as embedder:
         return embedder.encode([text], prompt_text="")[0]
 
 
