@@ -15,7 +15,7 @@ from drivers.cuda.device import Array
 from drivers.cuda.device_memory import DeviceMemory
 from drivers.cuda.kernel_modules import CubinOf, KernelModules
 from drivers.cuda.launch import Launch
-from drivers.cuda.opening import require_device
+from drivers.cuda.opening import device_facts, require_device
 from drivers.cuda.pinned import PinnedSlots
 from drivers.errors import DeviceLost, DriverError, KernelError, OutOfDeviceMemory
 
@@ -120,6 +120,25 @@ class CupyDevice:
         """Wait until everything is done that was asked for."""
         with self._checked("work that was launched before"):
             self.stream.synchronize()
+
+    def mark(self) -> Any:
+        """As in BatchDevice: an event of CUDA's."""
+        with self._checked("a mark in time"):
+            event = self._cupy.cuda.Event()
+            event.record(self.stream)
+        return event
+
+    def milliseconds(self, start: Any, end: Any) -> float:
+        """As in BatchDevice."""
+        with self._checked("the time between two marks"):
+            end.synchronize()
+            took: float = self._cupy.cuda.get_elapsed_time(start, end)
+        return took
+
+    def facts(self) -> dict[str, Any]:
+        """As in BatchDevice."""
+        with self._checked("its properties"):
+            return device_facts(self._cupy, self._gpu.id)
 
     def _enter(self) -> None:
         """Make this the device of the thread that calls, unless it is lost."""

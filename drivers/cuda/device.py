@@ -81,3 +81,15 @@ class BatchDevice(Device, Protocol):
     def synchronize(self) -> None:
         """Wait until everything is done that was launched before. Raises what went wrong in it."""
         ...
+
+    def mark(self) -> Any:
+        """The moment at which everything is done that was launched before, for `milliseconds`."""
+        ...
+
+    def milliseconds(self, start: Any, end: Any) -> float:
+        """The time between two marks, on the device's clock, once both have passed."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a measurement must say of the device: its name, and versions."""
+        ...

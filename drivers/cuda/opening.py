@@ -53,6 +53,26 @@ def describe_device(cupy: Any, index: int) -> str:
     return f"{name}, {gigabytes:.0f} GB, CuPy {cupy.__version__}"
 
 
+def device_facts(cupy: Any, index: int) -> dict[str, Any]:
+    """What a measurement on a device must say of it: name, size, and versions."""
+    runtime = cupy.cuda.runtime
+    found = runtime.getDeviceProperties(index)
+    return {
+        "name": found["name"].decode(),
+        "memory_bytes": int(found["totalGlobalMem"]),
+        "multiprocessors": int(found["multiProcessorCount"]),
+        "compute_capability": str(cupy.cuda.Device(index).compute_capability),
+        "cupy": str(cupy.__version__),
+        "cuda_of_driver": _cuda_version(runtime.driverGetVersion()),
+        "cuda_runtime": _cuda_version(runtime.runtimeGetVersion()),
+    }
+
+
+def _cuda_version(number: int) -> str:
+    """12090 is 12.9."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
 def require_device(cupy: Any, index: int) -> None:
     """Refuse a device that this process does not see, or that is too old. Raises DriverError."""
     try:

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import itertools
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -200,10 +201,14 @@ class FakeCupy:
             @alive
             def record(self, stream=None):
                 assert stream is not None
+                self.seconds = time.perf_counter()
 
             @alive
             def synchronize(self):
                 pass
+
+        def get_elapsed_time(start_event, end_event):
+            return 1e3 * (end_event.seconds - start_event.seconds)
 
         class Memory:
             def __init__(self, size):
@@ -276,7 +281,14 @@ class FakeCupy:
 
             @staticmethod
             def getDeviceProperties(device):
-                return {"name": b"Fibers", "totalGlobalMem": 141 * 10**9}
+                sizes = {"totalGlobalMem": 141 * 10**9, "multiProcessorCount": 1}
+                return {"name": b"Fibers", **sizes}
+
+            @staticmethod
+            def driverGetVersion():
+                return 13000
+
+            runtimeGetVersion = driverGetVersion
 
             @staticmethod
             @alive
@@ -327,6 +339,7 @@ class FakeCupy:
             MemoryPool=MemoryPool,
             MemoryPointer=MemoryPointer,
             UnownedMemory=UnownedMemory,
+            get_elapsed_time=get_elapsed_time,
             alloc_pinned_memory=alloc_pinned_memory,
             runtime=Runtime,
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),

@@ -299,3 +299,35 @@ def test_a_batch_that_was_too_large_does_not_make_the_arena_too_large():
         device.open_arena()
         device.new((1 << 19,), UINT8)
         device.close_arena()
+
+
+# ---- time, and what a measurement says of its device
+
+
+def test_the_time_between_two_marks_is_that_of_the_work_between_them(device, rng):
+    marks = [device.mark()]
+    normed(device, rng)
+    marks += [device.mark(), device.mark()]
+    whole, half = (device.milliseconds(marks[0], end) for end in (marks[2], marks[1]))
+    assert 0 < half < whole
+
+
+def test_marks_on_a_lost_device_say_so(device, fake):
+    start = device.mark()
+    fake.sticky = 700
+    with pytest.raises(DeviceLost, match="cuda:0: a mark in time: cudaErrorIllegalAddress"):
+        device.mark()
+    with pytest.raises(DeviceLost, match="cuda:0"):
+        device.milliseconds(start, start)
+
+
+def test_facts_name_the_card_and_the_versions(device):
+    assert device.facts() == {
+        "name": "Fibers",
+        "memory_bytes": 141 * 10**9,
+        "multiprocessors": 1,
+        "compute_capability": "90",
+        "cupy": "14.2.0",
+        "cuda_of_driver": "13.0",
+        "cuda_runtime": "13.0",
+    }

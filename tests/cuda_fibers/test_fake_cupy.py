@@ -89,6 +89,8 @@ def test_calls_have_the_names_of_cupys_arguments():
     assert cupy.cuda.runtime.memcpyAsync.__doc__ == (
         "memcpyAsync(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)"
     )
+    elapsed = "get_elapsed_time(start_event, end_event)"
+    assert cupy.cuda.get_elapsed_time.__doc__.startswith(elapsed)
     for name in ("compile", "get_function"):
         assert hasattr(cupy.RawModule, name)
     for name in ("kernel", "max_dynamic_shared_size_bytes"):
