@@ -9,13 +9,14 @@ MODEL_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find cmake drivers/cpu/native -type f)
 
-.PHONY: help quickstart test test-slow test-all sanitize lint mutants docs golden bench clean
+.PHONY: help quickstart test test-slow test-all test-cuda cubins sanitize lint mutants docs golden bench clean
 
 help:
 	@echo "make quickstart  embed 2,000 functions of the standard library and search them"
 	@echo "make test        the quick tests"
 	@echo "make test-all    every test; the slow ones (make test-slow, make sanitize) need g++"
 	@echo "make sanitize    random calls of the native module under AddressSanitizer and UBSan"
+	@echo "make test-cuda   the contract and the goldens on a card; DEVICE=cuda:0, CUDA=cuda12 or cuda13"
 	@echo "make lint        ruff and mypy"
 	@echo "make mutants     plant faults in the drivers, one at a time; the tests must catch each"
 	@echo "make docs        write docs/CONFIG.md, CUDA_KERNELS.md, DRIVER.md and MODELS.md from the code"
@@ -42,6 +43,16 @@ test-slow: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist loadgroup -m slow
 
 test-all: test test-slow sanitize
+
+# The kernels are compiled first, for this machine's cards and those of others alike.
+DEVICE ?= cuda:0
+CUDA ?= cuda12
+cubins: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(CUDA)]'
+	$(BIN)/python -m drivers.cuda.build
+
+test-cuda: cubins
+	RAYVEC_TEST_DRIVERS=$(DEVICE) $(BIN)/pytest -m "slow or not slow" -k $(DEVICE) tests/ops tests/models
 
 # The sanitizers' libraries must be there before Python is, and libstdc++ before it throws. What
 # they say goes past pytest to the terminal.

@@ -15,6 +15,7 @@ from folders import TinyBert, build
 from goldens import Golden, load_golden
 
 import arch
+from drivers import gpus_of
 from pipeline import Embedder
 
 
@@ -39,7 +40,9 @@ def open_embedder(driver) -> Iterator[Callable[..., Embedder]]:
 
         def open_one(folder: Path, **options: Any) -> Embedder:
             options = {"dtype": "float32", **options}
-            embedder = Embedder.open(folder, driver=driver.name, **options)
+            if gpus_of(driver.name):  # a device has one driver, which runs one batch at a time
+                options = {**options, "driver": driver, "threads": 1}
+            embedder = Embedder.open(folder, **{"driver": driver.name, **options})
             return stack.enter_context(embedder)
 
         yield open_one

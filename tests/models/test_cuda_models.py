@@ -9,8 +9,9 @@ from family_goldens import embed_rows, load_family_golden
 from goldens import largest
 
 import arch
-from drivers import Encoding, NumpyDriver
+from drivers import Encoding, NumpyDriver, gpus_of
 from drivers.dtypes import BFLOAT16, FLOAT16
+from tests.conftest import NAMED, opened
 from tests.cuda_fibers.cuda_driver import cuda_driver
 
 pytestmark = pytest.mark.slow
@@ -20,9 +21,9 @@ ROUNDING = {FLOAT16: 2**-11, BFLOAT16: 2**-8}
 LONGEST = 70  # tokens of a row: beyond a tile of keys, and quick
 
 
-@pytest.fixture(scope="module")
-def cuda():
-    return cuda_driver()
+@pytest.fixture(scope="module", params=[name for name in NAMED if gpus_of(name)] or ["fibers"])
+def cuda(request):
+    return cuda_driver() if request.param == "fibers" else opened(request.param)
 
 
 @pytest.fixture

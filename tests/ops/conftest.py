@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drivers import open_driver
-from tests.conftest import DRIVERS
+from tests.conftest import DRIVERS, opened
 from tests.cuda_fibers.cuda_driver import cuda_driver
 
 CUDA = pytest.param("cuda", marks=pytest.mark.slow)  # its kernels run on fibers
 
 
-def opened(name):
-    return cuda_driver() if name == "cuda" else open_driver(name)
+def made(name):
+    return cuda_driver() if name == "cuda" else opened(name)
 
 
 @pytest.fixture(params=[*DRIVERS, CUDA])
 def driver(request):
     """Each driver that computes."""
-    return opened(request.param)
+    return made(request.param)
 
 
 @pytest.fixture(params=[np.float32, np.float16], ids=["f32", "f16"])
@@ -31,4 +30,4 @@ def dtype(request):
 @pytest.fixture(params=[*DRIVERS, "null", CUDA])
 def any_driver(request):
     """Each driver, those that hold no values too: what is refused must be refused by all."""
-    return opened(request.param)
+    return made(request.param)
