@@ -9,7 +9,7 @@ MODEL_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find cmake drivers/cpu/native -type f)
 
-.PHONY: help quickstart test test-slow test-all test-cuda cubins sanitize lint mutants docs golden bench clean
+.PHONY: help quickstart test test-slow test-all test-cuda cubins sanitize lint mutants docs golden bench bench-gpu clean
 
 help:
 	@echo "make quickstart  embed 2,000 functions of the standard library and search them"
@@ -22,6 +22,7 @@ help:
 	@echo "make docs        write docs/CONFIG.md, CUDA_KERNELS.md, DRIVER.md and MODELS.md from the code"
 	@echo "make golden      make the golden files again (installs torch in .venv-golden)"
 	@echo "make bench       speed and quality figures; DATA=folder for the quality sets"
+	@echo "make bench-gpu   is a card right, and how fast: ten minutes; DATA, DEVICE, CUDA as above"
 
 $(VENV)/.installed: pyproject.toml Makefile $(NATIVE_SOURCES)
 	$(PYTHON) -m venv $(VENV)
@@ -107,6 +108,11 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/ops.py $(TEXTS)
 	$(BIN)/python benchmarks/models.py
 	$(if $(DATA),$(BIN)/python benchmarks/quality.py --data $(DATA))
+	$(BIN)/python benchmarks/report.py
+
+# transformers takes part where torch is installed that sees the card.
+bench-gpu: cubins
+	$(BIN)/python benchmarks/gpu.py --device $(DEVICE) $(TEXTS)
 	$(BIN)/python benchmarks/report.py
 
 clean:

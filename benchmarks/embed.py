@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from likeness import likeness
 from model_folders import MINILM, folder_of
 from peers import (
     ONNX_RUNTIME,
@@ -199,16 +200,6 @@ def rates(seconds: list[float], num_texts: int, num_tokens: int) -> dict[str, An
         "docs_per_second": num_texts / median,
         "tokens_per_second": num_tokens / median,
         "seconds": seconds,
-    }
-
-
-def likeness(vectors: Vectors, reference: Vectors) -> dict[str, float]:
-    a, b = (x.astype(np.float64) for x in (vectors, reference))  # (rows, D)
-    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    return {
-        "cosine_mean": float(cosine.mean()),
-        "cosine_min": float(cosine.min()),
-        "largest_difference": float(np.abs(a - b).max()),
     }
 
 

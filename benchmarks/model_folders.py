@@ -1,4 +1,4 @@
-"""The models that benchmarks embed with: MiniLM, a folder, or a BERT of random weights.
+"""The models that benchmarks embed with: MiniLM, a folder, or one of random weights.
 
 The random ones have the shape of a known model, mean pooling, normalised vectors and MiniLM's
 tokenizer.
@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from random_folder import STD, Family, Shapes, write_folder
+from random_folder import STD, Family, Shapes, modernbert_base, write_folder
 
 from pipeline.model_path import resolve_model
 
@@ -58,7 +58,10 @@ def bge_base() -> Family:
     return Family(config, shapes, "F32")
 
 
-MODELS = {f"{RANDOM}bge-base": ("the shape of BGE-base, random weights", bge_base)}
+MODELS = {
+    f"{RANDOM}bge-base": ("the shape of BGE-base, random weights", bge_base),
+    f"{RANDOM}modernbert-base": ("the shape of ModernBERT-base, random weights", modernbert_base),
+}
 
 
 def model_name(model: str) -> str:
@@ -75,11 +78,11 @@ def folder_of(model: str, temporary: Path) -> Path:
     if model not in MODELS:
         raise SystemExit(f"no model '{model}', have {', '.join(MODELS)}")
     folder = temporary / model.removeprefix(RANDOM)
-    _write_random_bert(folder, MODELS[model][1]())
+    _write_random(folder, MODELS[model][1]())
     return folder
 
 
-def _write_random_bert(folder: Path, family: Family) -> None:
+def _write_random(folder: Path, family: Family) -> None:
     write_folder(folder, family)
     for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
         shutil.copy(resolve_model(MINILM) / file, folder / file)

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpu_section import NONE_MEASURED, gpu
 from model_folders import model_name
 from readme_table import with_table
 from result_file import RESULTS
@@ -52,6 +53,8 @@ def page(records: list[Record]) -> str:
     for record in records:
         lines = SECTIONS[record["benchmark"]](record)
         sections.append("\n".join([*lines, "", _origin(record)]))
+    if not any(record["benchmark"] == "gpu" for record in records):
+        sections.append(NONE_MEASURED)
     return "\n".join(sections)
 
 
@@ -196,11 +199,12 @@ SECTIONS: dict[str, Callable[[Record], Iterator[str]]] = {
     "ops": ops,
     "job-overhead": job_overhead,
     "job-memory": job_memory,
+    "gpu": gpu,
 }
 
 
 # Settings whose results stand beside each other on the page.
-APART = {"embed": ("model", "max_seq_len")}
+APART = {"embed": ("model", "max_seq_len"), "gpu": ("device",)}
 
 
 def _table(

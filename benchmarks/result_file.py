@@ -14,9 +14,20 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
-def write_result(name: str, settings: dict[str, Any], figures: Any, packages: list[str]) -> Path:
-    """Write results/<name>-<UTC time>.json and return its path."""
-    now = datetime.now(timezone.utc)
+def write_result(
+    name: str,
+    settings: dict[str, Any],
+    figures: Any,
+    packages: list[str],
+    *,
+    folder: Path = RESULTS,
+    begun: datetime | None = None,
+) -> Path:
+    """Write <name>-<UTC time>.json to the folder and return its path.
+
+    begun: the time; who gives the same one again writes the file anew.
+    """
+    now = begun or datetime.now(timezone.utc)
     record = {
         "benchmark": name,
         "time": now.isoformat(timespec="seconds"),
@@ -26,8 +37,8 @@ def write_result(name: str, settings: dict[str, Any], figures: Any, packages: li
         "settings": settings,
         "figures": figures,
     }
-    path = RESULTS / f"{name}-{now:%Y%m%dT%H%M%SZ}.json"
-    RESULTS.mkdir(exist_ok=True)
+    path = folder / f"{name}-{now:%Y%m%dT%H%M%SZ}.json"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return path
 
