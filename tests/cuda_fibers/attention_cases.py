@@ -7,15 +7,19 @@ from itertools import pairwise
 import ml_dtypes
 import numpy as np
 
+from drivers.cuda.driver import CudaDriver
 from tests import oracle
-from tests.cuda_fibers.driver import FiberDriver
+from tests.cuda_fibers.device import FiberDevice
 from tests.ops.test_attention_options import batch_of
 
 LENGTHS = (33, 1, 70, 17)
 
 
-class PlainDriver(FiberDriver):
-    """The kernel in plain arithmetic for every dtype and head size."""
+class PlainDriver(CudaDriver):
+    """The kernel in plain arithmetic for every dtype and head size, in an order of threads."""
+
+    def __init__(self, order, edit=None):
+        super().__init__(FiberDevice(order, edit))
 
     def _attention_theme(self, dtype, head_dim):
         return "varlen_attention"

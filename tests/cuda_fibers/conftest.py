@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_fibers.driver import FiberDriver
+from tests.cuda_fibers.cuda_driver import fiber_driver
 from tests.ops.conftest import dtype  # noqa: F401
 
 
@@ -21,31 +21,4 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(params=["shuffled", "warp_greedy"])
 def driver(request):
     """The driver of kernels, in the thread orders that forgive least."""
-    return FiberDriver(request.param)
-
-
-@pytest.fixture
-def any_driver():
-    """The same driver, for what is refused before any thread runs."""
-    return FiberDriver("shuffled")
-
-
-@pytest.fixture
-def kernels_ran(driver):
-    """Something in the test was launched."""
-    yield
-    assert driver.launches_total > 0
-
-
-@pytest.fixture
-def the_kernel_ran(driver):
-    """Nothing in the test may have been computed by NumPy in the kernel's place."""
-    yield
-    assert driver.launches_total > 0
-
-
-@pytest.fixture
-def something_was_launched(driver):
-    """The test's operations are those of the kernels."""
-    yield
-    assert driver.launches_total > 0
+    return fiber_driver(request.param)

@@ -1,9 +1,10 @@
-"""The CUDA driver on the stand-ins for CuPy and cublasLt."""
+"""The CUDA driver on stand-ins: as a whole, and for kernels alone."""
 
 from __future__ import annotations
 
 from drivers.cuda.cupy_device import CupyDevice
 from drivers.cuda.driver import CudaDriver
+from tests.cuda_fibers.device import FiberDevice
 from tests.cuda_fibers.fake_cublaslt import FakeCublasLt
 from tests.cuda_fibers.fake_cupy import FakeCupy
 
@@ -20,5 +21,10 @@ class FakeDevice(CupyDevice):
 
 
 def cuda_driver(order="warp_greedy", **options):
-    """A driver whose kernels run on fibers in an order; options are those of FakeCupy."""
+    """The driver on its device through CuPy, as it runs; options are those of FakeCupy."""
     return CudaDriver(FakeDevice(FakeCupy(order, **options)))
+
+
+def fiber_driver(order, edit=None):
+    """The driver for tests of kernels: its arrays are NumPy's and end at a guard (FiberDevice)."""
+    return CudaDriver(FiberDevice(order, edit))

@@ -17,7 +17,7 @@ import numpy as np
 from drivers.cuda.launch import KERNELS, Build, Launch
 
 INCLUDE = Path(__file__).parent / "include"
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing"]
+FLAGS = ["-std=c++17", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-fno-strict-aliasing"]
 PTX = (KERNELS / "tensor_cores.cuh").read_text(encoding="utf-8")  # include/tensor_cores.h its twin
 SHARED = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 
@@ -25,8 +25,21 @@ ORDERS = ("ascending", "descending", "shuffled", "warp_greedy", "warp_greedy_rev
 """In which the threads of a block run, by number; what each means: include/fibers.h."""
 
 
+C_TYPES = {np.int32: ctypes.c_int32, np.int64: ctypes.c_int64, np.float32: ctypes.c_float}
+
+
 class FiberError(Exception):
     """A launch that went wrong: where, and how."""
+
+
+def _c_value(argument: Any) -> Any:
+    """An argument of a launch as it is passed in C."""
+    if argument is None:
+        return ctypes.c_void_p(None)
+    if isinstance(argument, np.ndarray):
+        assert argument.flags.c_contiguous, "a launch takes contiguous arrays"
+        return ctypes.c_void_p(argument.ctypes.data)
+    return C_TYPES[type(argument)](argument)
 
 
 class FiberModule:
@@ -36,16 +49,11 @@ class FiberModule:
         self._library = ctypes.PyDLL(str(library))  # holds the GIL: one launch at a time
 
     def run(self, launch: Launch, arguments: Sequence[Any], order: str) -> None:
-        """One launch. An argument is an array, None, or a ctypes value.
+        """One launch; arguments as in `drivers.cuda.device.Device.launch`, of NumPy's arrays.
 
         Raises FiberError where a thread leaves the memory of the launch or threads wait for ever.
         """
-        values = [
-            ctypes.c_void_p(None if x is None else x.ctypes.data)
-            if x is None or isinstance(x, np.ndarray)
-            else x
-            for x in arguments
-        ]
+        values = [_c_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         entry = self._library[f"launch_{launch.kernel}"]
         entry.restype = ctypes.c_char_p
@@ -62,19 +70,19 @@ class FiberModule:
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def _folder(level: str) -> tempfile.TemporaryDirectory[str]:
     """Where this process keeps what it compiled, the engine first of all; gone when it ends."""
     folder = tempfile.TemporaryDirectory(prefix="cuda_fibers_")
     header = Path(folder.name) / "engine.h"
     header.write_text("#include <fibers.h>\n", encoding="utf-8")
     compiled = ["-x", "c++-header", str(header), "-o", f"{header}.gch"]
-    subprocess.run(["g++", *FLAGS, f"-I{INCLUDE}", *compiled], check=True)
+    subprocess.run(["g++", level, *FLAGS, f"-I{INCLUDE}", *compiled], check=True)
     return folder
 
 
 @functools.cache
-def compile_kernels(build: Build) -> FiberModule:
-    """The kernels of a build, compiled once in this process."""
+def compile_kernels(build: Build, level: str = "-O1") -> FiberModule:
+    """The kernels of a build, compiled once in this process. level: of optimisation."""
     source = build.source.replace(PTX, "#include <tensor_cores.h>\n")
     if re.search(r"\basm\b", source):
         raise ValueError("wanted inline PTX in tensor_cores.cuh alone")
@@ -85,8 +93,8 @@ def compile_kernels(build: Build) -> FiberModule:
         ['#include "engine.h"', on_fibers, *(f"FIBER_LAUNCH({name})" for name in build.kernels), ""]
     )
     stem = hashlib.sha256(repr((text, build.defines)).encode()).hexdigest()[:16]
-    program, library = (Path(_folder().name) / f"{stem}{end}" for end in (".cpp", ".so"))
+    program, library = (Path(_folder(level).name) / f"{stem}{end}" for end in (".cpp", ".so"))
     program.write_text(text, encoding="utf-8")
-    command = ["g++", *FLAGS, f"-I{INCLUDE}", *(f"-D{d}" for d in build.defines)]
+    command = ["g++", level, *FLAGS, f"-I{INCLUDE}", *(f"-D{d}" for d in build.defines)]
     subprocess.run([*command, str(program), "-o", str(library)], check=True)
     return FiberModule(library)

@@ -14,9 +14,9 @@ from drivers.cuda.launches import banded, rotary, softmax
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.types import MASK_VALUE
 from tests import oracle
-from tests.cuda_fibers.device import Edit
-from tests.cuda_fibers.driver import FiberDriver
+from tests.cuda_fibers.cuda_driver import fiber_driver
 from tests.cuda_fibers.engine import ORDERS, FiberError
+from tests.cuda_fibers.planted import Edit, shows
 from tests.ops.contract import nans, softmax_budget
 
 
@@ -44,7 +44,7 @@ class Case:
 
 
 def up(array):
-    return FiberDriver("shuffled").from_host(array)
+    return fiber_driver("shuffled").from_host(array)
 
 
 def finite(x):
@@ -108,7 +108,7 @@ def rope(rng, dtype, *, seq=33, dim=72, rotary=40):
 
 
 def check(case, dtype, order="warp_greedy"):
-    driver = FiberDriver(order)
+    driver = fiber_driver(order)
     got = case.run(driver, dtype)
     assert driver.launches_total == 1
     assert got.dtype == dtype
@@ -152,7 +152,7 @@ def test_heads_that_turn_in_part(rng, dim, rotary):
 def test_a_value_outside_the_band_leaves_no_trace_where_its_tile_is_read(rng):
     case = banded_sv(rng, FLOAT32, FLOAT32, window=4)
     case.inputs[1][:, 40] = np.nan
-    got = case.run(FiberDriver("shuffled"), FLOAT32)
+    got = case.run(fiber_driver("shuffled"), FLOAT32)
     touched = (np.arange(70) >= 39) & (np.arange(70) <= 42)  # 40 is at -2 .. 1 from them
     assert np.isnan(got[:, touched]).all()
     clean = np.abs(got[:, ~touched] - case.want[:, ~touched])
@@ -163,7 +163,7 @@ def test_a_value_outside_the_band_leaves_no_trace_where_its_tile_is_read(rng):
 def test_a_row_has_the_same_bits_whatever_its_batch(rng, seq):
     scores = rng.standard_normal((3, seq, seq)).astype(FLOAT16)
     mask = np.where(rng.random((3, seq)) < 0.8, 0, MASK_VALUE).astype(np.float32)
-    driver = FiberDriver("warp_greedy")
+    driver = fiber_driver("warp_greedy")
 
     def weights(rows):
         tensors = map(driver.from_host, (scores[rows], mask[rows]))
@@ -196,7 +196,7 @@ def test_inputs_and_results_of_different_types(rng, given, asked):
 
 @pytest.mark.parametrize("op", ["causal_softmax", "banded_softmax"])
 def test_two_narrow_types_beside_each_other_are_refused(op):
-    driver = FiberDriver("shuffled")
+    driver = fiber_driver("shuffled")
     scores = driver.alloc_zeros((3, 7, 7), FLOAT16)
     out = driver.alloc_zeros((3, 7, 7), BFLOAT16)
     with pytest.raises(DtypeError, match=f"^{op}: got dtypes bfloat16 and float16, wanted one"):
@@ -220,20 +220,21 @@ def all_cases(rng, dtype):
 
 def test_the_order_of_the_threads_changes_no_bit(rng):
     for case in all_cases(rng, FLOAT16):
-        answers = [case.run(FiberDriver(order), FLOAT16) for order in ORDERS]
+        answers = [case.run(fiber_driver(order), FLOAT16) for order in ORDERS]
         assert all(np.array_equal(answer, answers[0]) for answer in answers)
 
 
-def shows(edit, case):
-    """Whether a mistake gives a wrong answer or an error in some order."""
-    for order in ORDERS:
+def caught(edit, case):
+    """Whether a mistake gives a wrong answer or ends the launch in some order."""
+
+    def error(order):
         try:
-            got = case.run(FiberDriver(order, edit), FLOAT32)
+            got = case.run(fiber_driver(order, edit), FLOAT32)
         except FiberError:
-            return True
-        if not oracle.max_difference(finite(got), finite(case.want)) <= 100 * case.budget:
-            return True
-    return False
+            return np.inf
+        return oracle.max_difference(finite(got), finite(case.want))
+
+    return shows(error, 100 * case.budget)
 
 
 SHORT, LONG, BAND = "short", "long", "band"
@@ -271,7 +272,7 @@ def test_a_planted_mistake_in_the_softmax_shows(rng, name):
         BAND: (band(rng, FLOAT32, 21), "banded_{}_160"),
     }[where]
     only = (kernel.format("softmax_ss"),)
-    assert shows(Edit("softmax", before, after, until="SOFTMAXES(sf", only=only), case)
+    assert caught(Edit("softmax", before, after, until="SOFTMAXES(sf", only=only), case)
 
 
 QK_MISTAKES = {
@@ -324,7 +325,7 @@ def test_a_planted_mistake_in_a_product_or_a_rotation_shows(rng, theme, op, name
         "sv": (banded_sv(rng, FLOAT32, FLOAT32), "banded_sv_sss", "BANDED(ssf", SV_MISTAKES),
         "rope": (rope(rng, FLOAT32), "apply_rope_ss_4", "APPLY_ROPE(sf, 1", ROPE_MISTAKES),
     }[op]
-    assert shows(Edit(theme, *mistakes[name], until=until, only=(kernel,)), case)
+    assert caught(Edit(theme, *mistakes[name], until=until, only=(kernel,)), case)
 
 
 # ---- launch arithmetic

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 
 import ml_dtypes
@@ -15,8 +14,8 @@ from drivers.cuda.activations import ACTIVATION_NUMBERS
 from drivers.cuda.launch import GRID_X_LIMIT, KERNELS, Build, Launch, build_of
 from drivers.cuda.launches import chunks, elementwise, gates, layout, memory
 from tests import oracle
-from tests.cuda_fibers.device import FiberDevice
 from tests.cuda_fibers.engine import compile_kernels
+from tests.cuda_fibers.host_memory import guarded
 
 PRELUDE = (KERNELS / "prelude.cu").read_text(encoding="utf-8")
 PLACES = """
@@ -34,10 +33,9 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def place(number, rows, cols):
     """(row, column, count) as the kernels have it."""
     build = Build(PRELUDE + PLACES, ("place_one",), ("STORAGE=float",))
-    device = FiberDevice("ascending")
-    out = device.new((3,), np.int64)
+    out = guarded((3,), np.int64)
     launch = Launch("place_one", (1, 1, 1), (1, 1, 1))
-    sizes = [ctypes.c_int64(size) for size in (number, rows, cols)]
+    sizes = map(np.int64, (number, rows, cols))
     compile_kernels(build).run(launch, [out, *sizes], "ascending")
     return out.tolist()
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import drivers
-from drivers import DriverError, DtypeError, Encoding, open_driver
+from drivers import DriverError, DtypeError, Encoding, NumpyDriver, ShapeError, open_driver
 from drivers.cuda import open_cuda
 from drivers.cuda.build import themes
 from drivers.cuda.driver import CudaDriver
 from drivers.cuda.launch import storage_types
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.errors import DeviceLost
-from tests.cuda_fibers.cuda_driver import FakeDevice
+from tests.cuda_fibers.cuda_driver import FakeDevice, cuda_driver
 from tests.cuda_fibers.fake_cupy import CUDARuntimeError, FakeCupy
+from tests.ops.test_refusals import WRONG_IDS, WRONG_SHAPES, call
 
 
 @pytest.fixture
@@ -79,6 +80,16 @@ def test_a_plan_is_pickled_without_opening_anything(visible):
     visible.devices = 2
     assert type(arrived.new_for_clone()) is CudaDriver
     assert arrived.name == arrived.new_for_clone().name == "cuda:1"
+
+
+@pytest.mark.parametrize(("op", "inputs", "options", "message"), WRONG_SHAPES, ids=WRONG_IDS)
+def test_it_refuses_in_the_words_of_numpy(op, inputs, options, message):
+    said = []
+    for one in (cuda_driver(), NumpyDriver()):
+        with pytest.raises(ShapeError, match=message) as caught:
+            call(one, op, *inputs, **options)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
 
 
 # ---- weights

@@ -11,13 +11,13 @@ import pytest
 
 from drivers.cuda.cublaslt import Algorithm, CublasLt, CublasLtError, Epilogue, Matrix
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from tests.cuda_fibers.device import guarded
 from tests.cuda_fibers.fake_cublaslt import (
     EXECUTION_FAILED,
     INVALID_VALUE,
     NOT_SUPPORTED,
     FakeCublasLt,
 )
+from tests.cuda_fibers.host_memory import guarded
 
 ROWS, COLS, TERMS = 4, 6, 8
 FITTING = {

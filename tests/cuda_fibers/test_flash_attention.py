@@ -9,9 +9,11 @@ import pytest
 from drivers.cuda.launches.flash_attention import HEAD_DIMS
 from tests import oracle
 from tests.cuda_fibers.attention_cases import attend, budget_of, case, run_attention
-from tests.cuda_fibers.device import Edit
-from tests.cuda_fibers.driver import FiberDriver
-from tests.cuda_fibers.engine import ORDERS, FiberError
+from tests.cuda_fibers.cuda_driver import fiber_driver
+from tests.cuda_fibers.engine import ORDERS
+from tests.cuda_fibers.planted import Edit, ends, shows
+from tests.ops.test_attention_options import LENGTHS as RAGGED
+from tests.ops.test_attention_options import OPTIONS, Case
 
 LENGTHS = (33, 1, 150, 70)
 UNFORGIVING = ("shuffled", "warp_greedy", "warp_greedy_reversed")
@@ -39,7 +41,7 @@ def sizes(head_dim, num_heads=2, kv_heads=2):
 def check(rng, dtype, order, heads, lengths=LENGTHS, **options):
     qkv = case(rng, dtype, heads, lengths)
     want = attend(qkv, lengths, **heads, **options)
-    driver = FiberDriver(order)
+    driver = fiber_driver(order)
     got = run_attention(driver, qkv, lengths, **heads, **options)
     assert driver.launches_total == 1
     assert got.dtype == dtype
@@ -103,7 +105,7 @@ def test_a_query_that_sees_nothing_gives_zeros(rng, half, head_dim):
     heads, bias = sizes(head_dim), blind_bias(150, 5)
     check(rng, half, "warp_greedy", heads, position_bias=bias)
     got = run_attention(
-        FiberDriver("shuffled"), case(rng, half, heads, LENGTHS), LENGTHS, **heads,
+        fiber_driver("shuffled"), case(rng, half, heads, LENGTHS), LENGTHS, **heads,
         position_bias=bias,
     )  # fmt: skip
     blind = np.concatenate([np.arange(n) < 5 for n in LENGTHS])
@@ -131,14 +133,14 @@ def test_any_combination_of_options(half, seed):
 def test_a_sequence_of_nan_reaches_no_other(rng, half, head_dim):
     heads = sizes(head_dim)
     qkv = case(rng, half, heads, LENGTHS)
-    clean = run_attention(FiberDriver("warp_greedy"), qkv, LENGTHS, **heads)
+    clean = run_attention(fiber_driver("warp_greedy"), qkv, LENGTHS, **heads)
     ends = np.cumsum(LENGTHS)
     for sequence, end in enumerate(ends):
         poisoned = qkv.copy()
         rows = np.arange(len(qkv))
         own = (rows >= end - LENGTHS[sequence]) & (rows < end)
         poisoned[own] = np.nan
-        got = run_attention(FiberDriver("warp_greedy"), poisoned, LENGTHS, **heads)
+        got = run_attention(fiber_driver("warp_greedy"), poisoned, LENGTHS, **heads)
         assert np.isnan(got[own].astype(np.float32)).all()
         assert np.array_equal(got[~own], clean[~own])
 
@@ -149,17 +151,26 @@ def test_a_row_has_the_same_bits_whatever_its_batch_mates(rng, half, head_dim, w
     heads = sizes(head_dim)
     qkv = case(rng, half, heads, LENGTHS)
     cuts = np.cumsum(LENGTHS)[:-1]
-    together = run_attention(FiberDriver("shuffled"), qkv, LENGTHS, **heads, **window)
+    together = run_attention(fiber_driver("shuffled"), qkv, LENGTHS, **heads, **window)
     for own, rows in zip(np.split(together, cuts), np.split(qkv, cuts), strict=True):
-        alone = run_attention(FiberDriver("warp_greedy"), rows, (len(rows),), **heads, **window)
+        alone = run_attention(fiber_driver("warp_greedy"), rows, (len(rows),), **heads, **window)
         assert np.array_equal(alone, own)
 
 
 def test_the_order_of_the_threads_changes_no_bit(rng, half):
     heads = sizes(64, 4, 2)
     qkv = case(rng, half, heads, LENGTHS)
-    answers = [run_attention(FiberDriver(order), qkv, LENGTHS, **heads) for order in ORDERS]
+    answers = [run_attention(fiber_driver(order), qkv, LENGTHS, **heads) for order in ORDERS]
     assert all(np.array_equal(answer, answers[0]) for answer in answers)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["rope", "partial rope", "rope by sequence", "qk norm", "all"])
+def test_normed_and_rotated_heads_go_to_the_tensor_cores(driver, rng, name, dim):
+    attention = Case(rng, np.dtype(np.float16), RAGGED, dim, **OPTIONS[name])
+    want = attention.want()
+    assert oracle.max_error(driver, attention.run(driver), want) <= attention.budget(want)
+    assert driver.launches_total == 2
 
 
 # ---- planted mistakes: a place in the source, what to write there, and the options that show it
@@ -258,22 +269,24 @@ def test_a_planted_mistake_shows_in_some_order(rng, name):
     before, after, options = WRONG_ANSWERS[name]
     edit, heads, qkv = mutant(rng, before, after)
     want = attend(qkv, LENGTHS, **heads, **options)
-    bound = budget(qkv, want, heads, LENGTHS, options)
 
-    def shows(order):
-        got = run_attention(FiberDriver(order, edit), qkv, LENGTHS, **heads, **options)
-        return not oracle.max_difference(got, want) <= 10 * bound
+    def error(order):
+        got = run_attention(fiber_driver(order, edit), qkv, LENGTHS, **heads, **options)
+        return oracle.max_difference(got, want)
 
-    assert any(map(shows, UNFORGIVING))
+    assert shows(error, 10 * budget(qkv, want, heads, LENGTHS, options), UNFORGIVING)
 
 
 @pytest.mark.parametrize("name", ENDED)
 def test_a_planted_fault_ends_the_launch_with_a_message(rng, name):
     before, after, message = ENDED[name]
     edit, heads, qkv = mutant(rng, before, after)
-    for order in UNFORGIVING:
-        with pytest.raises(FiberError, match=f"flash_attention_32, {order}: .*({message})"):
-            run_attention(FiberDriver(order, edit), qkv, LENGTHS, **heads)
+    ends(
+        lambda order: run_attention(fiber_driver(order, edit), qkv, LENGTHS, **heads),
+        "flash_attention_32",
+        message,
+        UNFORGIVING,
+    )
 
 
 def test_values_of_the_next_sequence_would_be_seen_to_leave_a_trace(rng):
@@ -286,5 +299,5 @@ def test_values_of_the_next_sequence_would_be_seen_to_leave_a_trace(rng):
     )
     qkv = case(rng, np.dtype(np.float16), heads, lengths)
     qkv[17:] = np.nan
-    assert np.isfinite(run_attention(FiberDriver("shuffled"), qkv, lengths, **heads)[:17]).all()
-    assert np.isnan(run_attention(FiberDriver("shuffled", edit), qkv, lengths, **heads)[:17]).all()
+    assert np.isfinite(run_attention(fiber_driver("shuffled"), qkv, lengths, **heads)[:17]).all()
+    assert np.isnan(run_attention(fiber_driver("shuffled", edit), qkv, lengths, **heads)[:17]).all()

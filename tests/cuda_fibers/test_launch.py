@@ -10,7 +10,7 @@ from drivers import DtypeError, ShapeError
 from drivers.cuda.launch import SHARED_BYTES_LIMIT, SHARED_BYTES_OPT_IN, build_of
 from drivers.cuda.launches import flash_attention, heads
 from drivers.cuda.launches import varlen_attention as launch
-from tests.cuda_fibers.driver import FiberDriver
+from tests.cuda_fibers.cuda_driver import fiber_driver
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_flash_attention_covers_every_row_in_tiles_that_fit(head_dim, rows, shar
 
 @pytest.mark.parametrize("head_dim", [1, 31, 32, 48, 64, 80, 96, 128, 160, 255, 256])
 def test_dtype_and_head_size_decide_which_kernel_attends(head_dim):
-    driver = FiberDriver("shuffled")
+    driver = fiber_driver("shuffled")
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float32):
         on_tensor_cores = dtype != np.float32 and head_dim in (32, 64, 96, 128, 256)
         theme = driver._attention_theme(np.dtype(dtype), head_dim)

@@ -12,8 +12,10 @@ import pytest
 
 from drivers import DriverError, DtypeError, ShapeError
 from drivers.cuda import products
+from drivers.cuda.driver import CudaDriver
 from tests import oracle
-from tests.cuda_fibers.driver import FiberDriver
+from tests.cuda_fibers.cuda_driver import fiber_driver
+from tests.cuda_fibers.device import FiberDevice
 from tests.cuda_fibers.fake_cublaslt import DEFAULT
 from tests.ops.test_forward_ops import linear_oracle
 
@@ -24,7 +26,7 @@ ROWS, WIDTH, OUT = 7, 31, 33
 
 @pytest.fixture
 def driver():
-    return FiberDriver("shuffled")
+    return fiber_driver("shuffled")
 
 
 def layer(driver, rng, stored, rows=ROWS):
@@ -265,8 +267,8 @@ def test_a_planted_mistake_is_caught(rng, mistake):
     exec(compile(source.replace(*mistake), products.__file__, "exec"), changed.__dict__)
     methods = vars(changed.CudaProducts)
     own = {name: methods[name] for name in methods if not name.startswith("__")}
-    mistaken = type("Mistaken", (FiberDriver,), own)
+    mistaken = type("Mistaken", (CudaDriver,), own)
     try:
-        assert not all_is_well(mistaken("shuffled"), rng)
+        assert not all_is_well(mistaken(FiberDevice("shuffled")), rng)
     except (DriverError, ValueError) as error:
         assert str(error)

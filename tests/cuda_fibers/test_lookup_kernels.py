@@ -14,9 +14,10 @@ from drivers.cuda.launches.norm_row import HELD
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.types import EmbeddingTable, NormWeights
 from tests import oracle
-from tests.cuda_fibers.device import Edit, FiberDevice
-from tests.cuda_fibers.driver import FiberDriver
-from tests.cuda_fibers.engine import ORDERS, FiberError
+from tests.cuda_fibers.cuda_driver import fiber_driver
+from tests.cuda_fibers.device import FiberDevice
+from tests.cuda_fibers.engine import ORDERS
+from tests.cuda_fibers.planted import Edit, ends, shows
 
 WIDTHS = [8, 64, 256, 520, 768, 1000, 1280, 2048, 3072, 4096, 4104, 31]
 STORED = [FLOAT32, FLOAT16, BFLOAT16]
@@ -28,7 +29,7 @@ EPS = 1e-5
 @pytest.fixture
 def driver():
     """One kernel here has a barrier, and a test of its own; for the others one order will do."""
-    return FiberDriver("shuffled")
+    return fiber_driver("shuffled")
 
 
 def case(rng, width, dtype):
@@ -102,16 +103,16 @@ def test_a_row_goes_to_the_narrowest_build_that_holds_it(dtype):
 @pytest.mark.parametrize("width", [256, 1000])
 def test_held_and_read_again_give_the_same_bits(rng, monkeypatch, dtype, width):
     inputs = case(rng, width, dtype)
-    held = [embed(FiberDriver("shuffled"), *inputs), embed(FiberDriver("shuffled"), *inputs[:2])]
+    held = [embed(fiber_driver("shuffled"), *inputs), embed(fiber_driver("shuffled"), *inputs[:2])]
     monkeypatch.setattr(launches, "held", lambda *_: None)
-    again = [embed(FiberDriver("shuffled"), *inputs), embed(FiberDriver("shuffled"), *inputs[:2])]
+    again = [embed(fiber_driver("shuffled"), *inputs), embed(fiber_driver("shuffled"), *inputs[:2])]
     assert [x.tobytes() for x in held] == [x.tobytes() for x in again]
 
 
 @pytest.mark.parametrize("width", [31, 768])
 def test_the_order_of_the_threads_changes_no_bit(rng, dtype, width):
     inputs = case(rng, width, dtype)
-    answers = [embed(FiberDriver(order), *inputs) for order in ORDERS]
+    answers = [embed(fiber_driver(order), *inputs) for order in ORDERS]
     assert all(answer.tobytes() == answers[0].tobytes() for answer in answers)
 
 
@@ -186,7 +187,7 @@ def test_refusals_come_before_any_launch(driver, rng):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", [1, 31, 256, 257, 3001])
 def test_the_first_id_outside_is_found_in_every_order(order, count):
-    driver = FiberDriver(order)
+    driver = fiber_driver(order)
     table = driver.alloc_zeros((9, 3), np.float16)
     ids = (np.arange(count) % 9).astype(np.int32)
     driver.embedding_lookup(driver.from_host(ids), table)
@@ -272,21 +273,26 @@ def test_a_planted_mistake_shows(rng, name):
     rows, tables, weights = case(rng, 520, FLOAT16)
     y = summed(rows, tables)
     want = oracle.layer_norm(y, *weights, eps=EPS)
-    wrong = FiberDriver("shuffled", Edit("lookups", *WRONG_ANSWERS[name], **CUT))
-    error = oracle.max_difference(embed(wrong, rows, tables, weights), want)
-    assert not error <= 20 * budget_of(y, want, weights, np.float16)
+    edit = Edit("lookups", *WRONG_ANSWERS[name], **CUT)
+
+    def error(order):
+        return oracle.max_difference(embed(fiber_driver(order, edit), rows, tables, weights), want)
+
+    assert shows(error, 20 * budget_of(y, want, weights, np.float16), ["shuffled"])
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_planted_read_outside_a_table_ends_the_launch(rng, name):
     before, after, message = OUTSIDE[name]
-    driver = FiberDriver("shuffled", Edit("lookups", before, after, **CUT))
     rows, tables, _ = case(rng, 520, FLOAT16)
-    batch = driver.prepare_batch_unpadded(rows)
-    batch.input_ids[3] = 23
-    entries = [EmbeddingTable(driver.from_host(tables[0]), "input_ids")]
-    with pytest.raises(FiberError, match=f"embed_held_3, shuffled: .*{message}"):
-        driver.embed(batch, entries)
+
+    def run(order):
+        driver = fiber_driver(order, Edit("lookups", before, after, **CUT))
+        batch = driver.prepare_batch_unpadded(rows)
+        batch.input_ids[3] = 23
+        driver.embed(batch, [EmbeddingTable(driver.from_host(tables[0]), "input_ids")])
+
+    ends(run, "embed_held_3", message, ["shuffled"])
 
 
 def found_by(device):

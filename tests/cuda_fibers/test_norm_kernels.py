@@ -11,9 +11,10 @@ from drivers.cuda.launches.norm_row import HELD
 from drivers.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from drivers.types import NormWeights
 from tests import oracle
-from tests.cuda_fibers.device import Edit
-from tests.cuda_fibers.driver import FiberDriver
-from tests.cuda_fibers.engine import ORDERS, FiberError
+from tests.cuda_fibers.cuda_driver import fiber_driver
+from tests.cuda_fibers.device import off_boundary
+from tests.cuda_fibers.engine import ORDERS
+from tests.cuda_fibers.planted import Edit, ends, shows
 
 WIDTHS = [8, 64, 256, 264, 768, 1000, 1016, 1280, 2048, 2056, 3064, 4096, 4104, 31]
 KINDS = ["layer", "layer without bias", "rms"]
@@ -24,7 +25,7 @@ EPS = 1e-5
 @pytest.fixture
 def driver():
     """No kernel here has a barrier: one order will do, and one test takes all."""
-    return FiberDriver("shuffled")
+    return fiber_driver("shuffled")
 
 
 def case(rng, shape, dtype, weights=None):
@@ -107,18 +108,18 @@ def test_more_rows_than_a_grid_holds_are_refused():
 @pytest.mark.parametrize("width", [256, 1000, 3064])
 def test_held_and_read_again_give_the_same_bits(rng, monkeypatch, dtype, width):
     inputs = case(rng, (5, width), dtype)
-    held = add_norm(FiberDriver("shuffled"), *inputs)
+    held = add_norm(fiber_driver("shuffled"), *inputs)
     monkeypatch.setattr(launches, "held", lambda *_: None)
-    assert held.tobytes() == add_norm(FiberDriver("shuffled"), *inputs).tobytes()
+    assert held.tobytes() == add_norm(fiber_driver("shuffled"), *inputs).tobytes()
 
 
 @pytest.mark.parametrize("dtype", STORED, ids=str)
 @pytest.mark.parametrize("width", [31, 768, 4104])
 def test_the_order_of_the_threads_changes_no_bit(rng, dtype, width):
     inputs = case(rng, (7, width), dtype)
-    answers = [add_norm(FiberDriver(order), *inputs) for order in ORDERS]
+    answers = [add_norm(fiber_driver(order), *inputs) for order in ORDERS]
     assert all(answer.tobytes() == answers[0].tobytes() for answer in answers)
-    units = [FiberDriver(order).l2_normalize(inputs[0]) for order in ORDERS]
+    units = [fiber_driver(order).l2_normalize(inputs[0]) for order in ORDERS]
     assert all(unit.tobytes() == units[0].tobytes() for unit in units)
 
 
@@ -163,24 +164,16 @@ def test_float16_beside_bfloat16_is_refused(driver, rng):
     assert driver.launches_total == 0
 
 
-def off_its_boundary(device, array):
-    """The same values in memory that starts one value behind a boundary of 16 bytes."""
-    memory = device.new((array.size + 16 // array.itemsize,), array.dtype)
-    view = memory[1 : array.size + 1].reshape(array.shape)
-    view[...] = array
-    return view
-
-
 @pytest.mark.parametrize("place", range(5))
-def test_a_tensor_off_its_boundary_is_read_value_by_value(driver, rng, dtype, place):
+def test_a_tensor_off_boundary_is_read_value_by_value(driver, rng, dtype, place):
     inputs = case(rng, (5, 256), dtype)
     tensors = [driver.from_host(array) for array in inputs]
     out = driver.device.new((5, 256), dtype)
     want = driver.fused_residual_layernorm(*tensors, eps=EPS).tobytes()
     if place < 4:
-        tensors[place] = off_its_boundary(driver.device, inputs[place])
+        tensors[place] = off_boundary(driver.device, inputs[place])
     else:
-        out = off_its_boundary(driver.device, np.zeros_like(out))
+        out = off_boundary(driver.device, np.zeros_like(out))
     assert driver.fused_residual_layernorm(*tensors, eps=EPS, out=out).tobytes() == want
 
 
@@ -260,19 +253,23 @@ def test_a_planted_mistake_shows(rng, name):
         want, budget = np.tile(inputs[3], (5, 1)), 2e-3
     else:
         want, budget = expected(*inputs, kind, "pre")
-    wrong = FiberDriver("warp_greedy", Edit("norms", before, after, **CUT))
-    right = FiberDriver("warp_greedy")
-    assert oracle.max_difference(add_norm(right, *inputs, kind), want) <= budget
-    assert not oracle.max_difference(add_norm(wrong, *inputs, kind), want) <= 20 * budget
+
+    def error(order, edit=None):
+        return oracle.max_difference(add_norm(fiber_driver(order, edit), *inputs, kind), want)
+
+    assert error("warp_greedy") <= budget
+    edit = Edit("norms", before, after, **CUT)
+    assert shows(lambda order: error(order, edit), 20 * budget, ["warp_greedy"])
 
 
 @pytest.mark.parametrize("name", ENDED)
 def test_a_planted_fault_ends_the_launch_with_a_message(rng, name):
     before, after, message = ENDED[name]
-    driver = FiberDriver("warp_greedy", Edit("norms", before, after, **CUT))
-    x, residual, weight, bias = rows_of(rng, "random")
-    x = off_its_boundary(driver.device, x) if "starts" in name else x
-    with pytest.raises(FiberError, match=f"norm_held_3, warp_greedy: .*{message}"):
-        driver.fused_residual_layernorm(
-            x, *map(driver.from_host, (residual, weight, bias)), eps=EPS
-        )
+    x, *others = rows_of(rng, "random")
+
+    def run(order):
+        driver = fiber_driver(order, Edit("norms", before, after, **CUT))
+        rows = off_boundary(driver.device, x) if "starts" in name else x
+        driver.fused_residual_layernorm(rows, *map(driver.from_host, others), eps=EPS)
+
+    ends(run, "norm_held_3", message, ["warp_greedy"])

@@ -10,8 +10,9 @@ import pytest
 
 from drivers.cuda.launch import KERNELS, STORAGE, Build, Launch
 from tests import oracle
-from tests.cuda_fibers.device import argument, guarded
 from tests.cuda_fibers.engine import ORDERS, PTX, FiberError, compile_kernels
+from tests.cuda_fibers.host_memory import guarded
+from tests.cuda_fibers.planted import ends
 
 CASES = Path(__file__).parent / "tensor_core_cases.cu"
 TYPES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
@@ -42,7 +43,7 @@ class Product:
         self.c = guarded((2, 16, 8), np.float32)
         self.packed, self.powers = guarded((32, 2), dtype), guarded(32, np.float32)
         tensors = [self.c, upload(self.a), upload(self.b), upload(self.b.T.copy())]
-        arguments = [argument(x) for x in (*tensors, self.packed, self.powers, np.float32(5.5))]
+        arguments = [*tensors, self.packed, self.powers, np.float32(5.5)]
         launch = Launch("one_product", (1, 1, 1), (threads, 1, 1), shared_bytes=1024)
         kernels.run(launch, arguments, order)
         self.want = oracle.gemm(self.a, self.b)
@@ -108,9 +109,8 @@ def test_a_mistake_gives_a_wrong_answer(rng, name):
 @pytest.mark.parametrize("name", ENDED)
 def test_a_fault_ends_the_launch_with_a_message(rng, name):
     before, after, message = ENDED[name]
-    for order in ORDERS:
-        with pytest.raises(FiberError, match=message):
-            Product(rng, TYPES[0], module(TYPES[0], before, after), order)
+    kernels = module(TYPES[0], before, after)
+    ends(lambda order: Product(rng, TYPES[0], kernels, order), "one_product", message)
 
 
 def test_a_product_needs_a_whole_warp(rng):
@@ -123,7 +123,7 @@ def test_a_copy_of_what_does_not_exist_gives_zeros(exists):
     start = np.arange(1, 17, dtype=np.float16).reshape(2, 8)
     to, source = guarded((2, 8), np.float16), upload(start[:exists])
     launch = Launch("copy_existing", (1, 1, 1), (16, 1, 1), shared_bytes=32)
-    module(TYPES[0]).run(launch, [to, source, argument(np.int32(exists))], "shuffled")
+    module(TYPES[0]).run(launch, [to, source, np.int32(exists)], "shuffled")
     assert np.array_equal(to, np.where(np.arange(2)[:, None] < exists, start, 0))
 
 

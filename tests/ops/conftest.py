@@ -17,8 +17,11 @@ def made(name):
 
 @pytest.fixture(params=[*DRIVERS, CUDA])
 def driver(request):
-    """Each driver that computes."""
-    return made(request.param)
+    """Each driver that computes; a library that CUDA calls may not have refused any call."""
+    driver = made(request.param)
+    yield driver
+    if request.param == "cuda":
+        assert driver.device.fake_cublaslt.refusals == []
 
 
 @pytest.fixture(params=[np.float32, np.float16], ids=["f32", "f16"])

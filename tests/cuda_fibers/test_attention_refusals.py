@@ -8,8 +8,8 @@ import pytest
 
 from drivers import DtypeError, ShapeError
 from drivers.types import QkNorm, Rope
+from tests.cuda_fibers.cuda_driver import fiber_driver
 from tests.cuda_fibers.device import FiberDevice
-from tests.cuda_fibers.driver import FiberDriver
 from tests.ops.test_attention_options import (  # noqa: F401
     batch_of,
     test_options_that_do_not_fit_are_refused,
@@ -22,7 +22,7 @@ from tests.ops.test_forward_ops import (  # noqa: F401
 @pytest.fixture
 def any_driver(monkeypatch):
     """The driver, which must not have launched a kernel of attention when the test is over."""
-    driver, launched, launch = FiberDriver("shuffled"), [], FiberDevice.launch
+    driver, launched, launch = fiber_driver("shuffled"), [], FiberDevice.launch
 
     def recorded(device, theme, *arguments):
         launched.append(theme)

@@ -1,11 +1,15 @@
-"""Attention composed from the kernels of its steps passes the tests that every driver passes."""
+"""Attention composed of its steps' kernels passes the tests of attention that every driver passes.
+
+The driver's own attention, which those tests take elsewhere, is one kernel.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from drivers.cuda.driver import CudaDriver
 from drivers.forward_ops import ForwardOps
-from tests.cuda_fibers.driver import FiberDriver
+from tests.cuda_fibers.device import FiberDevice
 from tests.ops.test_attention_options import (  # noqa: F401
     test_a_poisoned_sequence_does_not_reach_its_batch_mates,
     test_a_row_attends_as_it_does_alone,
@@ -21,10 +25,8 @@ from tests.ops.test_forward_ops import (  # noqa: F401
     test_attention_survives_products_that_float16_cannot_hold,
 )
 
-pytestmark = pytest.mark.usefixtures("kernels_ran")
 
-
-class ComposedDriver(FiberDriver):
+class ComposedDriver(CudaDriver):
     """The steps are the kernels, joined as every new driver joins them."""
 
     attention = ForwardOps.attention
@@ -33,4 +35,4 @@ class ComposedDriver(FiberDriver):
 @pytest.fixture
 def driver():
     """One order: the tests of the steps have the others."""
-    return ComposedDriver("warp_greedy")
+    return ComposedDriver(FiberDevice("warp_greedy"))
