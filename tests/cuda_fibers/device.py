@@ -16,10 +16,10 @@ from tests.cuda_fibers.planted import Edit
 
 @functools.cache
 def module_of(theme: str, dtype: np.dtype, edit: Edit | None = None) -> FiberModule:
-    """The kernels of a theme for a storage type, compiled once; with a mistake they run once."""
+    """The kernels of a theme for a storage type, compiled once."""
     build = build_of(theme, dtype)
     if edit and edit.theme == theme:
-        return compile_kernels(edit.made(build), "-O0")
+        return compile_kernels(edit.made(build), edit.level)
     return compile_kernels(build)
 
 

@@ -15,6 +15,7 @@ class Edit:
     """A change of a theme's source, for a planted mistake.
 
     before stands there once; what follows `until` is left out, and with it all kernels but `only`.
+    level: of optimisation; a mutant runs once, so that compiling it is what takes time.
     """
 
     theme: str
@@ -22,6 +23,7 @@ class Edit:
     after: str
     until: str | None = None
     only: tuple[str, ...] = ()
+    level: str = "-O0"
 
     def made(self, build: Build) -> Build:
         assert build.source.count(self.before) == 1, self.before
