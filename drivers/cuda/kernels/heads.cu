@@ -74,9 +74,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_and_rotate_any(PARAME
         };
         for (int j = lane; j < pairs; j += LANES) {
             const float c = cos[row + j], s = sin[row + j];
-            const float x = normed(j), y = normed(j + pairs);
-            store(to + j, x * c - y * s);
-            store(to + j + pairs, y * c + x * s);
+            float x = normed(j), y = normed(j + pairs);
+            rotate(x, y, c, s);
+            store(to + j, x);
+            store(to + j + pairs, y);
         }
         for (int d = 2 * pairs + lane; d < head_dim; d += LANES) store(to + d, normed(d));
     }
@@ -138,8 +139,9 @@ __device__ inline void norm_and_rotate(PARAMETERS) {
             Piece low, high;
 #pragma unroll
             for (int i = 0; i < PIECE; i++) {
-                store(&low.at[i], pairs ? x[i] * c[i] - y[i] * s[i] : x[i]);
-                store(&high.at[i], pairs ? y[i] * c[i] + x[i] * s[i] : y[i]);
+                if (pairs) rotate(x[i], y[i], c[i], s[i]);
+                store(&low.at[i], x[i]);
+                store(&high.at[i], y[i]);
             }
             STORAGE* to = out + (token * out_heads + head) * head_dim + d;
             *(Piece*)to = low;

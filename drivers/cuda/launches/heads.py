@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drivers.cuda.launch import GRID_X_LIMIT, Launch, require_blocks
 
+PARTS = ("rotation",)
 THREADS = 128
 GROUPS = (2, 4, 8, 16)  # lanes of a head that is read in pieces of 16 bytes
 KERNELS = ("norm_and_rotate_any", *(f"norm_and_rotate_{group}" for group in GROUPS))

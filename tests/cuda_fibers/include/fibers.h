@@ -349,6 +349,13 @@ inline float __fdividef(float x, float y) {
     const float size = fabsf(y);
     return size > 0x1p126f && size <= 3.40282347e+38f ? 0.0f * x : x / y;
 }
+// Rounded to nearest, and part of no fused operation.
+inline float __fmul_rn(float x, float y) {
+    volatile float product = x * y;
+    return product;
+}
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
 
 // Memory is read and written 16 bytes at a time only where 16 bytes may start.
 struct alignas(16) uint4 {
