@@ -189,8 +189,8 @@ WRONG_ANSWERS = {
     "the next tile copied onto this one": ("(1 - buffer) * 2 * TILE", "buffer * 2 * TILE", {}),
     "always the first buffer": ("keys = shared_memory + buffer * 2 * TILE", "keys = shared_memory",
                                 {}),
-    "values copied onto the keys": ("copy_rows<DIM, KEYS, THREADS>(next + TILE, v",
-                                    "copy_rows<DIM, KEYS, THREADS>(next, v", {}),
+    "values copied onto the keys": ("copy_rows<DIM, DIM, KEYS, THREADS>(next + TILE, v",
+                                    "copy_rows<DIM, DIM, KEYS, THREADS>(next, v", {}),
     "values not transposed": ("load_matrices_transposed(v", "load_matrices(v", {}),
     "padding of the last tile seen": ("last_key < end_key &&", "", {}),
     "one key too few at the end": ("min(end_key, row + right + 1)",
@@ -259,7 +259,7 @@ ENDED = {
 def mutant(rng, before, after):
     """The narrowest kernel with one place changed, and a case with grouped heads for it."""
     only = ("flash_attention_32",)
-    edit = Edit("flash_attention", before, after, until="FLASH_ATTENTION(64)", only=only)
+    edit = Edit("flash_attention", before, after, until="ROTATING_ATTENTION(32)", only=only)
     heads = sizes(32, 4, 2)
     return edit, heads, case(rng, np.dtype(np.float16), heads, LENGTHS)
 

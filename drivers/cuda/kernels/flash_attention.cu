@@ -1,7 +1,7 @@
 
 // Unpadded multi-head attention on tensor cores, for 16-bit storage types and heads of 32, 64, 96,
-// 128 and 256. Built with WARPS_D, KEYS_D and BLOCKS_D for each head size D of
-// drivers/cuda/launches/flash_attention.py.
+// 128 and 256; up to 128, q and k may be rotated on their way in. Built with WARPS_D, KEYS_D and
+// BLOCKS_D for each head size D of drivers/cuda/launches/flash_attention.py.
 
 static_assert(sizeof(STORAGE) == 2, "tensor cores take 16-bit storage types");
 
@@ -13,22 +13,50 @@ constexpr float LOG2_E = 1.4426950408889634f;
 template <int DIM>
 constexpr int STRIDE = DIM + 8;
 
+// Threads side by side in a row, 16 bytes each: as many as divide PART values.
+template <int PART>
+constexpr int THREADS_PER_ROW = PART % 64 == 0 ? 8 : PART % 32 == 0 ? 4 : 2;
+
 // Starts to copy rows [first, first + KEYS) of one head to shared memory: zeros from row `end` on,
-// which may be another sequence's. Row `first` exists. All threads of the block take part.
-template <int DIM, int KEYS, int THREADS>
+// which may be another sequence's. Row `first` exists. All threads of the block take part; the one
+// that copies a value copies the value PART further on as well.
+template <int DIM, int PART, int KEYS, int THREADS>
 __device__ inline void copy_rows(STORAGE* to, const STORAGE* from, int row_stride, int first,
                                  int end) {
-    constexpr int PER_ROW = DIM % 64 == 0 ? 8 : 4;  // threads side by side, 16 bytes each
-    constexpr int ROWS = THREADS / PER_ROW;
+    constexpr int PER_ROW = THREADS_PER_ROW<PART>, ROWS = THREADS / PER_ROW;
     const int dim = threadIdx.x % PER_ROW * 8;
 #pragma unroll
     for (int i = 0; i < KEYS; i += ROWS) {
         const int row = i + threadIdx.x / PER_ROW;
+        if (KEYS % ROWS != 0 && row >= KEYS) break;
         const bool exists = first + row < end;
         const STORAGE* source = from + (size_t)(exists ? first + row : first) * row_stride + dim;
 #pragma unroll
         for (int j = 0; j < DIM; j += PER_ROW * 8)
             copy_16_bytes(to + row * STRIDE<DIM> + dim + j, source + j, exists);
+    }
+}
+
+// Rotates rows [first, end) of a head, among the tile's KEYS. Each thread turns the pairs that it
+// has copied itself, with a PART of DIM / 2, and has waited for.
+template <int DIM, int KEYS, int THREADS>
+__device__ inline void rotate_rows(STORAGE* rows, const float* cos, const float* sin, int first,
+                                   int end) {
+    constexpr int PAIRS = DIM / 2, PER_ROW = THREADS_PER_ROW<PAIRS>, ROWS = THREADS / PER_ROW;
+    const int dim = threadIdx.x % PER_ROW * 8;
+#pragma unroll
+    for (int i = 0; i < KEYS; i += ROWS) {
+        const int row = i + threadIdx.x / PER_ROW;
+        if (row >= KEYS || first + row >= end) break;
+#pragma unroll
+        for (int j = 0; j < PAIRS; j += PER_ROW * 8) {
+            STORAGE* at = rows + row * STRIDE<DIM> + dim + j;
+            const size_t angle = (size_t)(first + row) * PAIRS + dim + j;
+            Pack<STORAGE, 8> x = load_pack<8>(at), y = load_pack<8>(at + PAIRS);
+            rotate_packs(x, y, cos + angle, sin + angle);
+            store_pack(at, x);
+            store_pack(at + PAIRS, y);
+        }
     }
 }
 
@@ -46,6 +74,33 @@ __device__ inline void load_queries(unsigned (&queries)[DIM / 16][4], const STOR
             const int dim = step * 16 + i / 2 * 8 + lane % 4 * 2;
             const STORAGE* source = q + (size_t)row * row_stride + dim;
             queries[step][i] = row < length ? *(const unsigned*)source : 0;
+        }
+}
+
+// The same, rotated: both halves of a pair belong to the same lane.
+template <int DIM>
+__device__ inline void load_rotated_queries(unsigned (&queries)[DIM / 16][4], const STORAGE* q,
+                                            int row_stride, const float* cos, const float* sin,
+                                            int first_row, int length) {
+    constexpr int PAIRS = DIM / 2;
+    const int lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int step = 0; step < PAIRS / 16; step++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = first_row + lane / 4 + i % 2 * 8;
+            const int dim = step * 16 + i / 2 * 8 + lane % 4 * 2;
+            unsigned turned[2] = {0, 0};
+            if (row < length) {
+                const STORAGE* source = q + (size_t)row * row_stride + dim;
+                const size_t angle = (size_t)row * PAIRS + dim;
+                Pack<STORAGE, 2> x = load_pack<2>(source), y = load_pack<2>(source + PAIRS);
+                rotate_packs(x, y, cos + angle, sin + angle);
+                turned[0] = reinterpret_cast<const unsigned&>(x);
+                turned[1] = reinterpret_cast<const unsigned&>(y);
+            }
+            queries[step][i] = turned[0];
+            queries[step + PAIRS / 16][i] = turned[1];
         }
 }
 
@@ -180,13 +235,16 @@ __device__ inline void store_row(STORAGE* to, const float (&context)[DIM / 8][4]
 // the storage type for their product with v. Tiles of keys pass by twice buffered; with each, what
 // was summed so far is rescaled to the largest score so far (Milakov and Gimelshein 2018; the split
 // among warps as in Dao 2023). Other sequences leave no trace. NaN in a value of the own sequence
-// may reach queries whose window it is not in.
+// may reach queries whose window it is not in. Where ROTATE, q and k are first rotated, each head
+// whole, with the same bits as by heads.cu: k anew by each query tile that reads it.
 //
 //   out            (T, N * D)             STORAGE
 //   qk             (T, qk_heads * D)      STORAGE, rows that begin with q (N, D) and k (KV, D)
 //   qkv            (T, (N + 2 KV) * D)    STORAGE, v the last KV heads. `qk` may be `qkv`
 //   cu_seqlens     (B + 1,)               int32, where each sequence starts among the T rows
 //   position_bias  (N, 2 P - 1)           float32, or null: entry j - i + P - 1 of head n is added
+//   cos, sin       (L, D / 2) or (B, L, D / 2)  float32, where ROTATE; on boundaries of 32 bytes
+//   table_rows     L >= S where each sequence has a table of its own, 0 where one serves all
 //   S = max_seq, the longest sequence, P = positions >= S; a negative window has no limit. The rows
 //   of qk and qkv start on boundaries of 16 bytes. Of device memory, q is read once and out written
 //   once; k and v are read once by each query tile of a head, which follow one another, so that all
@@ -196,16 +254,18 @@ __device__ inline void store_row(STORAGE* to, const float (&context)[DIM / 8][4]
 //           first, which sees most keys where attention is causal; then the heads of a sequence
 //   block   (32 * WARPS): a warp owns 16 query rows
 //   shared  STORAGE two buffers of keys (KEYS, D + 8) and values (KEYS, D + 8)
-template <int DIM, int WARPS, int KEYS>
+template <int DIM, int WARPS, int KEYS, bool ROTATE>
 __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const STORAGE* qkv,
                                        const int* cu_seqlens, const float* position_bias,
                                        int positions, int num_heads, int kv_heads, int qk_heads,
                                        int max_seq, float scale, int window_left,
-                                       int window_right) {
+                                       int window_right, const float* cos, const float* sin,
+                                       int table_rows) {
     extern __shared__ STORAGE shared_memory[];
     constexpr int THREADS = WARPS * LANES;
     constexpr int ROWS = WARPS * ROWS_PER_WARP;
     constexpr int TILE = KEYS * STRIDE<DIM>;
+    constexpr int KEY_PART = ROTATE ? DIM / 2 : DIM;
 
     const int row_tiles = (max_seq + ROWS - 1) / ROWS;
     const int head = blockIdx.x / row_tiles % num_heads;
@@ -224,6 +284,11 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
     const size_t bias_start = (size_t)head * (2 * positions - 1) + positions - 1;
     const float* bias = position_bias ? position_bias + bias_start : nullptr;
 
+    if constexpr (ROTATE) {
+        cos += (size_t)sequence * table_rows * (DIM / 2);
+        sin += (size_t)sequence * table_rows * (DIM / 2);
+    }
+
     // The keys that any row of this block sees; without a limit a window holds the sequence.
     const int left = window_left < 0 ? length : min(window_left, length);
     const int right = window_right < 0 ? length : min(window_right, length);
@@ -237,26 +302,31 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
 
     // A buffer holds the keys and then the values of a tile: this tile's, and the next one's.
     int buffer = 0;
-    copy_rows<DIM, KEYS, THREADS>(shared_memory, k, qk_stride, first_key, end_key);
-    copy_rows<DIM, KEYS, THREADS>(shared_memory + TILE, v, v_stride, first_key, end_key);
+    copy_rows<DIM, KEY_PART, KEYS, THREADS>(shared_memory, k, qk_stride, first_key, end_key);
+    copy_rows<DIM, DIM, KEYS, THREADS>(shared_memory + TILE, v, v_stride, first_key, end_key);
     end_copy_group();
 
     unsigned queries[DIM / 16][4];
     float context[DIM / 8][4];
     float peak[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
-    load_queries<DIM>(queries, q, qk_stride, warp_first, length);
+    if constexpr (ROTATE)
+        load_rotated_queries<DIM>(queries, q, qk_stride, cos, sin, warp_first, length);
+    else
+        load_queries<DIM>(queries, q, qk_stride, warp_first, length);
 #pragma unroll
     for (int m = 0; m < DIM / 8; m++)
 #pragma unroll
         for (int i = 0; i < 4; i++) context[m][i] = 0.0f;
 
     for (int tile = first_key; tile < end_key; tile += KEYS) {
+        STORAGE* keys = shared_memory + buffer * 2 * TILE;
         wait_for_copies<0>();
+        if constexpr (ROTATE) rotate_rows<DIM, KEYS, THREADS>(keys, cos, sin, tile, end_key);
         __syncthreads();  // the tile is complete, and every warp is done with the one before
         if (tile + KEYS < end_key) {
             STORAGE* next = shared_memory + (1 - buffer) * 2 * TILE;
-            copy_rows<DIM, KEYS, THREADS>(next, k, qk_stride, tile + KEYS, end_key);
-            copy_rows<DIM, KEYS, THREADS>(next + TILE, v, v_stride, tile + KEYS, end_key);
+            copy_rows<DIM, KEY_PART, KEYS, THREADS>(next, k, qk_stride, tile + KEYS, end_key);
+            copy_rows<DIM, DIM, KEYS, THREADS>(next + TILE, v, v_stride, tile + KEYS, end_key);
             end_copy_group();
         }
 
@@ -267,7 +337,6 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
         const bool all = last_key < end_key && tile >= warp_last - left &&
                          last_key <= warp_first + right;
         if (!none) {
-            const STORAGE* keys = shared_memory + buffer * 2 * TILE;
             float scores[KEYS / 8][4];
             score_keys<DIM, KEYS>(scores, queries, keys);
 #pragma unroll
@@ -297,18 +366,31 @@ __device__ inline void flash_attention(STORAGE* out, const STORAGE* qk, const ST
     }
 }
 
-#define FLASH_ATTENTION(DIM)                                                                     \
-    extern "C" __global__ void __launch_bounds__(WARPS_##DIM * LANES, BLOCKS_##DIM)              \
-        flash_attention_##DIM(STORAGE* out, const STORAGE* qk, const STORAGE* qkv,               \
-                              const int* cu_seqlens, const float* position_bias, int positions,  \
-                              int num_heads, int kv_heads, int qk_heads, int max_seq,            \
-                              float scale, int window_left, int window_right) {                  \
-        flash_attention<DIM, WARPS_##DIM, KEYS_##DIM>(                                           \
-            out, qk, qkv, cu_seqlens, position_bias, positions, num_heads, kv_heads, qk_heads,   \
-            max_seq, scale, window_left, window_right);                                          \
+#define PARAMETERS                                                                              \
+    STORAGE *out, const STORAGE *qk, const STORAGE *qkv, const int *cu_seqlens,                 \
+        const float *position_bias, int positions, int num_heads, int kv_heads, int qk_heads,   \
+        int max_seq, float scale, int window_left, int window_right
+#define FLASH_ATTENTION(DIM)                                                                    \
+    extern "C" __global__ void __launch_bounds__(WARPS_##DIM * LANES, BLOCKS_##DIM)             \
+        flash_attention_##DIM(PARAMETERS) {                                                     \
+        flash_attention<DIM, WARPS_##DIM, KEYS_##DIM, false>(                                   \
+            out, qk, qkv, cu_seqlens, position_bias, positions, num_heads, kv_heads, qk_heads,  \
+            max_seq, scale, window_left, window_right, nullptr, nullptr, 0);                    \
+    }
+#define ROTATING_ATTENTION(DIM)                                                                 \
+    extern "C" __global__ void __launch_bounds__(WARPS_##DIM * LANES, BLOCKS_##DIM)             \
+        rotating_attention_##DIM(PARAMETERS, const float* cos, const float* sin,                \
+                                 int table_rows) {                                              \
+        flash_attention<DIM, WARPS_##DIM, KEYS_##DIM, true>(                                    \
+            out, qk, qkv, cu_seqlens, position_bias, positions, num_heads, kv_heads, qk_heads,  \
+            max_seq, scale, window_left, window_right, cos, sin, table_rows);                   \
     }
 FLASH_ATTENTION(32)
+ROTATING_ATTENTION(32)
 FLASH_ATTENTION(64)
+ROTATING_ATTENTION(64)
 FLASH_ATTENTION(96)
+ROTATING_ATTENTION(96)
 FLASH_ATTENTION(128)
+ROTATING_ATTENTION(128)
 FLASH_ATTENTION(256)
