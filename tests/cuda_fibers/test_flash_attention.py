@@ -170,7 +170,8 @@ def test_normed_and_rotated_heads_go_to_the_tensor_cores(driver, rng, name, dim)
     attention = Case(rng, np.dtype(np.float16), RAGGED, dim, **OPTIONS[name])
     want = attention.want()
     assert oracle.max_error(driver, attention.run(driver), want) <= attention.budget(want)
-    assert driver.launches_total == 2
+    rotated_on_the_way = name in ("rope", "rope by sequence")
+    assert driver.launches_total == (1 if rotated_on_the_way else 2)
 
 
 # ---- planted mistakes: a place in the source, what to write there, and the options that show it
