@@ -266,7 +266,7 @@ def _write_table(store: Store, table: pa.Table) -> FileRef:
 
 def _read_table(store: Store, ref: FileRef, schema: pa.Schema) -> Any:
     data = fetch(store, ref.key, ref.size_bytes, ref.sha256)
-    table = pq.read_table(pa.BufferReader(data))
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     if not table.schema.equals(schema) or table.num_rows != ref.rows:
         raise IndexCorruptError(f"{store.uri_of(ref.key)}: not the list the head names")
     return table
