@@ -13,6 +13,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
+# pytest, which an interrupt ends even where this process ignores them, as a background job does.
+PYTEST = (
+    "import signal, sys, pytest\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "sys.exit(pytest.main(sys.argv[1:]))"
+)
 GRACE_SECONDS = 20.0  # for pytest to tell what it has when it is stopped
 SAID = 300  # characters of a failure's message
 
@@ -27,7 +33,7 @@ def run_tests(
     """
     report, said = folder / "tests.xml", folder / "tests.log"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-m", "slow or not slow", "-k", device]
+    command = [sys.executable, "-c", PYTEST, "-m", "slow or not slow", "-k", device]
     command += ["--tb=short", f"--junitxml={report}", *options, *paths]
     started = time.perf_counter()
     with said.open("w", encoding="utf-8") as file:

@@ -16,6 +16,7 @@ from pipeline.run import PreparedRun, commit, execute, prepare
 from tests.e2e.dying_driver import MARK, DyingDriver, FailingDriver, LostDriver
 from tests.e2e.runs import Job, Row, check_rows, check_sound, rows, texts_of, write_lines
 
+LOST = pytest.param(LostDriver, marks=pytest.mark.slow)
 SHARDS = 8
 ROWS = 20
 
@@ -45,7 +46,7 @@ def with_driver(job: Job, driver: Driver[Any]) -> PreparedRun:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kind", [DyingDriver, LostDriver])
+@pytest.mark.parametrize("kind", [DyingDriver, LOST])
 def test_a_worker_that_is_killed_or_loses_its_device_once_costs_nothing_but_time(
     job: Job,
     marked: list[Row],
@@ -64,7 +65,7 @@ def test_a_worker_that_is_killed_or_loses_its_device_once_costs_nothing_but_time
     check_sound(job)
 
 
-@pytest.mark.parametrize("kind", [DyingDriver, LostDriver])
+@pytest.mark.parametrize("kind", [DyingDriver, LOST])
 def test_a_text_that_always_kills_its_worker_ends_the_run_and_keeps_what_is_done(
     job: Job, marked: list[Row], tmp_path: Path, embedder: Embedder, kind: type[DyingDriver]
 ) -> None:

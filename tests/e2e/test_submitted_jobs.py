@@ -161,8 +161,6 @@ def test_a_stopped_job_is_resumed_by_submitting_it_again(
     code, log = done(submit(dashboard, job))
     assert code == 0, log
     assert f"{before} done by a broken run, {32 - before} to embed" in log
-    progress = re.findall(r"\d+/\d+ shards  [\d,]+ rows  .* left", log)
-    assert progress, log
     assert "committed version 1: 800 rows in 32 parts" in log
     check_sound(job)
 
