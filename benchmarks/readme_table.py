@@ -30,10 +30,11 @@ def _none(record: Record) -> Iterator[str]:
 
 def _quality(record: Record) -> Iterator[str]:
     scores, published = record["figures"]["scores"], record["figures"]["published"]
-    through = f", documents through `{record['settings']['documents']}`"
+    documents, dtype = record["settings"]["documents"], record["settings"]["dtype"]
+    documents = documents if documents == "in memory" else f"through `{documents}`"
     for name, what in {
-        "STSBenchmark": "STS benchmark, Spearman",
-        "SciFact nDCG@10": f"SciFact, nDCG@10{through}",
+        "STSBenchmark": f"STS benchmark, Spearman, {dtype}",
+        "SciFact nDCG@10": f"SciFact, nDCG@10, {dtype}, documents {documents}",
     }.items():
         yield f"{what} | {scores[name]:.5f} | {published[name]:.5f} published"
 

@@ -204,7 +204,7 @@ SECTIONS: dict[str, Callable[[Record], Iterator[str]]] = {
 
 
 # Settings whose results stand beside each other on the page.
-APART = {"embed": ("model", "max_seq_len"), "gpu": ("device",)}
+APART = {"quality": ("dtype",), "embed": ("model", "max_seq_len"), "gpu": ("device",)}
 
 
 def _table(
