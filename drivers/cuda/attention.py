@@ -87,7 +87,7 @@ class CudaAttention(CudaOps):
         if qk_norm is not None or (rope is not None and not rotating):
             qk = self._norm_and_rotate(qkv, batch, num_heads, kv_heads, head_dim, tables, qk_norm)
             qk_heads = num_heads + kv_heads
-        out = self._new((len(qkv), num_heads * head_dim), qkv.dtype)
+        out = self._empty((len(qkv), num_heads * head_dim), qkv.dtype)
         if not len(qkv):
             return out
         positions = 0 if position_bias is None else (position_bias.shape[1] + 1) // 2
@@ -129,7 +129,7 @@ class CudaAttention(CudaOps):
             for weight in (q_weight, k_weight):
                 shapes.require("rms_norm", "weight", weight.shape, (head_dim,))
                 dtypes.require("rms_norm", "weight", weight, qkv.dtype)
-        out = self._new((len(qkv), (num_heads + kv_heads) * head_dim), qkv.dtype)
+        out = self._empty((len(qkv), (num_heads + kv_heads) * head_dim), qkv.dtype)
         if not len(qkv):
             return out
         launch = heads.norm_and_rotate(tokens=len(qkv), head_dim=head_dim, pairs=tables.pairs)

@@ -32,7 +32,6 @@ STORAGE: dict[np.dtype[Any], str] = {
 
 GRID_LIMIT = 65535  # blocks along y, and along z
 GRID_X_LIMIT = 2**31 - 1  # blocks along x
-THREADS_LIMIT = 1024  # of a block
 SHARED_BYTES_LIMIT = 48 * 1024  # what a block has without asking for more
 SHARED_BYTES_OPT_IN = 99 * 1024  # what it has on any device from sm_80 on if the kernel asks
 

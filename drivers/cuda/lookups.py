@@ -71,7 +71,7 @@ class CudaLookups(CudaOps):
             if norm.bias is not None:
                 shapes.require(op, "bias", norm.bias.shape, first[1:])
         storage_of(op, *(table for _, table in lookups), *_weights(norm))
-        out = self._new(first, lookups[0][1].dtype)
+        out = self._empty(first, lookups[0][1].dtype)
         return self._launch_embed(op, out, None, lookups, norm)
 
     def _launch_embed(
@@ -126,7 +126,7 @@ class CudaLookups(CudaOps):
         size = table.shape[0]
         if not ids.size or self._id_ranges.within(ids, size):
             return
-        found = self._new((2,), np.dtype(np.int64))
+        found = self._empty((2,), np.dtype(np.int64))
         self._launch(
             "lookups",
             storage,

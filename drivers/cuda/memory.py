@@ -20,12 +20,12 @@ class CudaMemory(CudaOps):
     """Tensors made, copied and cast: `drivers.primitives.memory.Memory` but a batch's life."""
 
     def alloc_zeros(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
-        out = self._new(shape, np.dtype(dtype))
+        out = self._empty(shape, np.dtype(dtype))
         self._move(launches.fill_zeros(size_bytes=_bytes(out)), out, np.int64(_bytes(out)))
         return out
 
     def clone_tensor(self, x: Array) -> Array:
-        return self._copy(x, self._new(x.shape, x.dtype))
+        return self._copy(x, self._empty(x.shape, x.dtype))
 
     def cast(self, x: Array, dtype: DTypeLike, *, out: Array | None = None) -> Array:
         require_storage("cast", x)

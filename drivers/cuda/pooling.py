@@ -81,7 +81,7 @@ class CudaPooling(CudaOps):
             return np.zeros((batch.batch, dim), np.float32)
         skips = np.asarray(batch.pool_skip, np.int32)  # (B,)
         on_device = self.device.upload(skips) if skips.any() else None
-        out = self._new((batch.batch, dim), FLOAT32)
+        out = self._empty((batch.batch, dim), FLOAT32)
         for first in range(0, len(modes), launches.MODES_A_LAUNCH):
             some = modes[first : first + launches.MODES_A_LAUNCH]
             self._launch(

@@ -73,7 +73,7 @@ class CudaProducts(CudaElementwise, CudaGates):
             require_storage(op, residual)
         if act is not None:
             require_activation(op, act)
-        out = self._new(shape, x.dtype)
+        out = self._empty(shape, x.dtype)
         if act is None and bias is None and residual is None:
             self._product(op, x, weight, out, transpose_b=True)
             return out
@@ -119,7 +119,7 @@ class CudaProducts(CudaElementwise, CudaGates):
         shape = self._require_layer(op, x, weight, bias)
         shapes.halves("fused_split_gate", shape)
         require_activation(op, act)
-        product = self._new(shape, x.dtype)
+        product = self._empty(shape, x.dtype)
         self._product(op, x, weight, product, transpose_b=True)
         out = self._gate_rows(product, bias, act)
         self._count_bytes(product, out)
@@ -156,7 +156,7 @@ class CudaProducts(CudaElementwise, CudaGates):
             return
         if a.dtype != b.dtype:
             a, b = (x if x.dtype == FLOAT32 else self.cast(x, FLOAT32) for x in (a, b))
-        stored = out if out.dtype in (a.dtype, FLOAT32) else self._new(out.shape, FLOAT32)
+        stored = out if out.dtype in (a.dtype, FLOAT32) else self._empty(out.shape, FLOAT32)
         self._matmul(
             op,
             a,
